@@ -24,7 +24,7 @@ from maitred.errors import (
 from maitred.node.audited import tell_of_refusal, tell_of_request
 from maitred.node.deferred_reply import HeldWork
 from maitred.node.handshake import OWN_OPCODES, Handshake
-from maitred.node.work import ForwardedWork, LocalWork, expired
+from maitred.node.work import ForwardedWork, expired
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, not_understood
 from maitred.protocol.requests import PartitionRequest
@@ -57,7 +57,7 @@ class NodeConnection(Handshake):
                 if isinstance(problem, PermissionDenied) and self.shard.audit is not None:
                     tell_of_refusal(self.shard.audit, frame.opcode, problem, self)
                 self.refuse(frame.stream, problem)
-            except (Exception, CancelledError) as problem:  # noqa: BLE001 - nobody may be left without an answer
+            except (Exception, CancelledError) as problem:  # noqa: BLE001 - every request gets an answer
                 self.blame_ourselves(frame.stream, problem)
             if self.closing:
                 return
@@ -111,21 +111,23 @@ class NodeConnection(Handshake):
             return
         if self._peer:
             shard.received_forwarded += 1
-        if handler is None:
-            held = HeldWork(self, stream, opcode, size, deadline)
-            try:
+        answer = None
+        if handler is not None:
+            answer = handler(message)
+            if isinstance(answer, Struct):
+                self.answer(stream, opcode, answer)
+                return
+        held = HeldWork(self, stream, opcode, size, deadline)
+        try:
+            if answer is None:
                 shard.holders[opcode](message, held)
-            except MaitredError as problem:
-                held.refuse(problem)
-            except Exception as problem:  # noqa: BLE001 - nobody may be left without an answer
-                self.work_ends(stream, held, size)
-                self.blame_ourselves(stream, problem)
-            return
-        outcome = handler(message)
-        if isinstance(outcome, Struct):
-            self.answer(stream, opcode, outcome)
-        else:
-            LocalWork(self, stream, opcode, size, outcome, deadline)
+            else:
+                shard.answer_with(held, answer)
+        except MaitredError as problem:
+            held.refuse(problem)
+        except Exception as problem:  # noqa: BLE001 - every request gets an answer
+            self.work_ends(stream, held, size)
+            self.blame_ourselves(stream, problem)
 
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)

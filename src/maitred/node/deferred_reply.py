@@ -40,10 +40,10 @@ class DeferredReply:
         self.on_recall: Callable[[], None] | None = None
         """Called when the caller takes it back, if that too is answered by the holder: because the
         caller has to know what became of it."""
-        self.on_stop: Callable[[], None] = _nothing
+        self.on_stop: Callable[[], object] = _nothing
         """Called when nobody waits any more, before an answer could be given."""
 
-    def _forget_holder(self) -> Callable[[], None]:
+    def _forget_holder(self) -> Callable[[], object]:
         """Drop both callbacks; return `on_stop` for a caller that has yet to call it.
 
         The callbacks refer to the task or offer that waits, and that refers to this reply. The
@@ -100,7 +100,10 @@ class HeldWork(DeferredReply):
     def answer(self, message: Struct) -> None:
         self._forget_holder()
         if self._connection.work_ends(self._stream, self, self._size):
-            self._connection.answer(self._stream, self._opcode, message)
+            try:
+                self._connection.answer(self._stream, self._opcode, message)
+            except Exception as problem:  # noqa: BLE001 - the caller must get an answer
+                self._connection.blame_ourselves(self._stream, problem)
 
     def refuse(self, problem: MaitredError) -> None:
         self._forget_holder()

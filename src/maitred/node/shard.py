@@ -33,7 +33,7 @@ from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
-from maitred.node.deferred_reply import HeldHere
+from maitred.node.deferred_reply import HeldHere, node_fault
 from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
 from maitred.node.peer_calls import PeerCall
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
@@ -371,6 +372,24 @@ class Shard:
         self._tasks[task] = None
         task.add_done_callback(self._spawned_done)
         return task
+
+    def answer_with(self, reply: DeferredReply, answer: Coroutine[Any, Any, Struct]) -> None:
+        """Answer a request with what a coroutine returns; cancel the coroutine if the caller does
+        not wait any more."""
+        task = self.loop.create_task(answer)
+        self._tasks[task] = None
+        reply.on_stop = task.cancel
+        task.add_done_callback(partial(self._answered, reply))
+
+    def _answered(self, reply: DeferredReply, task: asyncio.Task[Struct]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            if reply.wanted:  # else it was cancelled because the caller left
+                self.log.error("request failed", reason="its task was cancelled")
+                reply.refuse(node_fault())
+            return
+        with reply.refused_on_error(self.log):
+            reply.answer(task.result())
 
     def _spawned_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)

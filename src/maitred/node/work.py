@@ -1,16 +1,15 @@
-"""A request that is not answered in the turn in which it arrived.
+"""A request that is not answered in the loop turn in which it arrived, and its forwarding.
 
-It either runs here, as a task, or was passed on to the shard that owns it. Whatever happens (an
+A deferred reply (`deferred_reply.py`) answers it here, or another shard does. Whatever happens (an
 answer, an error, the deadline, a cancellation, the end of the shard), the caller gets exactly one
-answer: the first that comes takes the request out of the connection's table, and whoever is late
-finds nothing to answer.
+answer: the first one takes the request out of the connection's table, and later ones find nothing
+to answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from maitred.errors import (
     Cancelled,
@@ -25,81 +24,25 @@ from maitred.protocol.messages import encode
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from msgspec import Struct
-
     from maitred.node.accepted import Accepted
     from maitred.protocol.messages import AnyRequest
     from maitred.wire.caller import Caller
 
 
 class Work(Protocol):
-    """What a connection's table of requests under way holds."""
+    """A request in a connection's table of requests in flight."""
 
     def stop(self, reason: MaitredError | None) -> None:
         """End the request, and tell its caller the reason, unless the caller has left."""
 
 
 def expired() -> DeadlineExceeded:
-    """The error for a request whose time is over."""
-    return DeadlineExceeded("The time that the request was given is over.")
-
-
-class LocalWork:
-    """A request that runs on this shard."""
-
-    __slots__ = ("_connection", "_opcode", "_size", "_stream", "_task", "_timer")
-
-    def __init__(
-        self,
-        connection: Accepted,
-        stream: int,
-        opcode: int,
-        size: int,
-        running: Coroutine[Any, Any, Struct],
-        deadline: float,
-    ) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._opcode = opcode
-        self._size = size
-        loop = connection.loop
-        self._task = loop.create_task(running)
-        self._task.add_done_callback(self._done)
-        self._timer = loop.call_at(deadline, self._expire)
-        connection.work_begins(stream, self, size)  # last: what cannot run must not stay there
-
-    def stop(self, reason: MaitredError | None) -> None:
-        self._end()
-        self._task.cancel()
-        if reason is not None:
-            self._connection.refuse(self._stream, reason)
-
-    def _expire(self) -> None:
-        self.stop(expired())
-
-    def _done(self, task: asyncio.Task[Struct]) -> None:
-        if not self._end():
-            if not task.cancelled():
-                task.exception()  # too late for anybody; but asyncio wants it looked at
-            return
-        try:
-            self._connection.answer(self._stream, self._opcode, task.result())
-        except MaitredError as problem:
-            self._connection.refuse(self._stream, problem)
-        except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - nobody waits for ever
-            # Cancelled, but not by us: who cancels has taken it out of the table before.
-            self._connection.blame_ourselves(self._stream, problem)
-
-    def _end(self) -> bool:
-        """Leave the table; return False if the request was ended before."""
-        self._timer.cancel()
-        return self._connection.work_ends(self._stream, self, self._size)
+    """Return the error for a request whose deadline passed."""
+    return DeadlineExceeded("The request's deadline passed.")
 
 
 class ForwardedWork:
-    """A request that another shard answers. It receives that shard's answer."""
+    """A request that was forwarded to the shard that owns it, and receives that shard's answer."""
 
     __slots__ = ("_asked", "_connection", "_link", "_opcode", "_size", "_stream", "owner")
 
@@ -111,21 +54,21 @@ class ForwardedWork:
         self._opcode = opcode
         self._size = size
         self.owner = owner
-        """The shard that it belongs to."""
+        """The number of the shard that owns the request's partition."""
         self._link: Caller | None = None
         self._asked = -1
         connection.work_begins(stream, self, size)
 
     @property
     def over(self) -> bool:
-        """Whether the caller has been told something already."""
+        """Whether the caller has got an answer or an error."""
         return self._connection.under_way.get(self._stream) is not self
 
     def ask(self, link: Caller, message: AnyRequest, deadline: float) -> None:
-        """Pass it on, with what is left of its time."""
+        """Forward the request, with the time that is left until its deadline."""
         self._link = link
         left = deadline - self._connection.loop.time()
-        # Rounding may add a little to what is left; the longest time must not become too long.
+        # Rounding up must not exceed the longest timeout of a request.
         message.timeout_milliseconds = min(max(0, ceil(left * 1000)), TIMEOUT_MAX_MILLISECONDS)
         try:
             self._asked = link.ask(self._opcode, encode(message), self, deadline)
@@ -136,15 +79,15 @@ class ForwardedWork:
         link = self._link
         if link is not None and self._asked >= 0:
             if isinstance(reason, Cancelled) and link.pending.get(self._asked) is self:
-                # The owner has the last word: its answer may be on its way, with tasks that a
-                # worker took, and would be lost if the caller heard of something else first.
+                # The owner's answer may be on its way, with tasks for a worker. They would be lost
+                # if the caller got another answer first, so the owner answers the cancellation.
                 link.send(0, self._asked, Opcode.CANCEL, b"")
                 return
             link.give_up(self._asked, self)
         if self._end() and reason is not None:
             self._connection.refuse(self._stream, reason)
 
-    # What becomes of it at the other shard
+    # Called by the link to the other shard
 
     def answered(self, frame: Frame) -> None:
         if not self._end():
@@ -163,7 +106,7 @@ class ForwardedWork:
         if self._end():
             self._connection.refuse(self._stream, expired())
 
-    def lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
+    def lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - the shard's process ended
         if self._end():
             self._connection.refuse(
                 self._stream,
