@@ -7,7 +7,7 @@ write for all of them. The others are `Work`, in a table by stream id.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -31,6 +31,8 @@ from maitred.protocol.requests import PartitionRequest
 from maitred.security.permissions import EVERYTHING, denied
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from maitred.protocol.messages import AnyRequest
 
 
@@ -111,18 +113,19 @@ class NodeConnection(Handshake):
             return
         if self._peer:
             shard.received_forwarded += 1
-        answer = None
+        running: Coroutine[Any, Any, Struct] | None = None
         if handler is not None:
             answer = handler(message)
             if isinstance(answer, Struct):
                 self.answer(stream, opcode, answer)
                 return
+            running = answer
         held = HeldWork(self, stream, opcode, size, deadline)
         try:
-            if answer is None:
+            if running is None:
                 shard.holders[opcode](message, held)
             else:
-                shard.answer_with(held, answer)
+                shard.answer_with(held, running)
         except MaitredError as problem:
             held.refuse(problem)
         except Exception as problem:  # noqa: BLE001 - every request gets an answer
