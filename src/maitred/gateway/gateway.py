@@ -18,12 +18,12 @@ from maitred.client.pending_client import PendingClient
 from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
 from maitred.errors import NO, DeadlineExceeded, MaitredError, Unavailable
-from maitred.gateway.guard import Guard
 from maitred.gateway.hooks import load_hook
 from maitred.gateway.introspection import Introspection
 from maitred.protocol.access import Introspect, Introspected
 from maitred.protocol.tasks import Await, Describe, Outcome, PartitionDescription, Revoke, Revoked
 from maitred.routing.names import TASKS, QueueId
+from maitred.security.guard import Guard
 
 if TYPE_CHECKING:
     import ssl
@@ -95,7 +95,9 @@ class Gateway:
         self.surroundings = surroundings
         self.log = log
         self.name = name
-        self.guard = Guard(settings, surroundings, log, reloadable, audit)
+        self.guard = Guard(
+            settings, surroundings.wall_clock, log, reloadable=reloadable, audit=audit
+        )
         self.guard.authenticator.accept_tokens(
             Introspection(self._introspect, surroundings.wall_clock)
         )

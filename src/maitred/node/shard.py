@@ -65,11 +65,11 @@ from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.security.audit_records import user_changes
-from maitred.security.authenticator import Authenticator, no_longer
-from maitred.security.directory import Directory
+from maitred.security.authenticator import no_longer
+from maitred.security.guard import Guard
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
-from maitred.security.reload import CERTIFICATE, USERS, ProcessReload
+from maitred.security.reload import CERTIFICATE, USERS
 from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -150,16 +150,21 @@ class Shard:
         self.settings = settings
         self.limits = settings.limits
         self.log = log
-        self.users = Directory(settings, place.gateway_secret)
         self.audit = audit
-        self._users_before = self.users.all()
-        client_users = settings.tls.client_users if settings.tls is not None else {}
-        self.authenticator = Authenticator(
-            self.users, settings.limits, log, audit, client_users=client_users
-        )
         keys = None if settings.jwt is None else KeySource(settings.jwt)
-        parts = reloadable if keys is None else (*reloadable, keys)
-        self.reloading = ProcessReload(self.users, parts, log, self._reloaded)
+        self._guard = Guard(
+            settings,
+            surroundings.wall_clock,
+            log,
+            reloadable=reloadable if keys is None else (*reloadable, keys),
+            audit=audit,
+            gateway_secret=place.gateway_secret,
+            changed=self._reloaded,
+        )
+        self.users = self._guard.users
+        self.authenticator = self._guard.authenticator
+        self.reloading = self._guard.reloading
+        self._users_before = self.users.all()
         self._jwts: Jwts | None = None
         if settings.jwt is not None and keys is not None:
             verifier = JwtVerifier(settings.jwt, keys, self.users)
@@ -535,8 +540,7 @@ class Shard:
     def _look_at_files(self) -> None:
         if self._bearers is not None and self.users.required:
             self._bearers.look()
-        self.reloading.look(self.spawn)
-        self.reloading.look_at_expiries(self._wall_clock())
+        self._guard.look(self.spawn)
 
     def _reloaded(self, part: str) -> None:
         """Other users count for those who are connected, too."""

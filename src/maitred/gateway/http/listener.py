@@ -24,7 +24,6 @@ from maitred.errors import (
     PermissionDenied,
     Unauthenticated,
 )
-from maitred.gateway.guard import check
 from maitred.gateway.http.admission import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
@@ -37,6 +36,7 @@ from maitred.gateway.http.queries import QueryRoutes
 from maitred.gateway.http.routes import ROUTES, Found, HttpRoute, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import TaskRoutes
+from maitred.security.guard import check
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import HTTP_PORT

@@ -13,7 +13,6 @@ from urllib.parse import quote
 from maitred.client.answers import Rows, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import MaitredError, PermissionDenied, UnknownQuery
-from maitred.gateway.guard import check
 from maitred.gateway.http.answers import CancelledQuery, ListedQueries
 from maitred.gateway.http.formats import (
     AS_EVENTS,
@@ -27,6 +26,7 @@ from maitred.gateway.http.formats import (
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.protocol.queries import QueryFilter
 from maitred.security.audit_records import query_fields
+from maitred.security.guard import check
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection

@@ -1,4 +1,4 @@
-"""Authenticate the callers of a gateway: the node's users, with the same settings and secrets."""
+"""The users of one process of a node: their authentication, their limits, and their reload."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ if TYPE_CHECKING:
     from maitred.security.directory import Identity
     from maitred.security.reload import Reloadable
     from maitred.settings import Node, Permission, QueryLimits
-    from maitred.surroundings import Surroundings
 
 
 class Guard:
-    """Authenticates users and holds their limits, for one gateway process."""
+    """Authenticates users and holds their limits, for a shard or a gateway process."""
 
     def __init__(
         self,
         settings: Node,
-        surroundings: Surroundings,
+        wall_clock: Callable[[], float],
         log: Logger,
+        *,
         reloadable: Iterable[Reloadable] = (),
         audit: AuditLog | None = None,
+        gateway_secret: str = "",
+        changed: Callable[[str], None] = lambda _part: None,
     ) -> None:
-        self.users = Directory(settings)
+        """`gateway_secret` authenticates the node's own gateway; `changed` is called with the name
+        of each part that was reloaded and has changed."""
+        self.users = Directory(settings, gateway_secret)
         self.required = self.users.required
         self.audit = audit
         client_users = settings.tls.client_users if settings.tls is not None else {}
         self.authenticator = Authenticator(
             self.users, settings.limits, log, audit, client_users=client_users
         )
-        self.reloading = ProcessReload(self.users, reloadable, log)
-        self._wall_clock = surroundings.wall_clock
+        self.reloading = ProcessReload(self.users, reloadable, log, changed)
+        self._wall_clock = wall_clock
 
     def limits_of(self, user: str) -> QueryLimits | None:
         """Return the limits of the user's queries; None if there are none."""
