@@ -56,6 +56,16 @@ def test_status_as_json(node: RunningNode) -> None:
     assert [one["pid"] for one in told] == [shard.pid for shard in node.shards]
     assert {one["node"] for one in told} == {node.ready["node"]}
     assert all(one["state"] == "serving" and one["memory_bytes"] > 2**20 for one in told)
+    assert told[0]["parts"].keys() == {
+        "memory",
+        "logins",
+        "partitions",
+        "writer",
+        "permits",
+        "relays",
+        "query_tables",
+    }
+    assert told[0]["parts"]["query_tables"] == {"gateways": 0, "requests": 0}
 
 
 def test_a_shard_that_hangs_is_a_row_with_the_reason(node: RunningNode, stopped_shard: int) -> None:

@@ -48,7 +48,7 @@ async def allocated(here: Stage, client: AsyncClient, slots: int, **more: Any) -
 
 def under_way(here: Stage) -> int:
     shards: list[Any] = [*here.node.shards]
-    return sum(shard._partitions.permits.counted for shard in shards)
+    return sum(shard._partitions.permits.statistics()["counted"] for shard in shards)
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -149,6 +149,19 @@ class Partitions(PartitionDriver):
         self.signing_key = b""
         """The store's; empty until `load_signing_key` has read it for the first time."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.owned)} loaded, {len(self._loading)} loading>"
+
+    def statistics(self) -> dict[str, int]:
+        """Return the number of partitions that are loaded and being loaded, of the requests that
+        wait for them, and of the groups that were loaded from the store."""
+        return {
+            "loaded": len(self.owned),
+            "loading": len(self._loading),
+            "waiting_requests": sum(map(len, self._loading.values())),
+            "loads": self.loader.loads,
+        }
+
     @property
     def loading(self) -> list[PartitionKey]:
         """Partitions that are being loaded, for requests that wait until they are there."""

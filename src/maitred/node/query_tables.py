@@ -178,6 +178,12 @@ class QueryTables:
             },
         )
 
+    def statistics(self) -> dict[str, int]:
+        """Return the number of gateways whose query tables are known, and of the requests for
+        queries that wait for their reports."""
+        waiting = {id(one) for one in self._gathering.values()}
+        return {"gateways": len(self._gateways), "requests": len(waiting)}
+
     # Where they come in
 
     def _admit_watch(self, message: Watch, connection: Accepted) -> None:

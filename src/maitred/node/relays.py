@@ -138,8 +138,10 @@ class Relays:
             }
         )
 
-    def __len__(self) -> int:
-        return len(self._table)
+    def statistics(self) -> dict[str, int]:
+        """Return the number of relayed queries, and of those whose worker has not fetched them."""
+        waiting = sum(not one.fetched for one in self._table.values())
+        return {"queries": len(self._table), "not_fetched": waiting}
 
     # The gateway
 

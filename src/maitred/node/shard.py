@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
 from msgspec import json
@@ -125,6 +125,13 @@ class ShardPlace:
     """How often this shard was started again since the node came up."""
     gateway_secret: str = field(default="", repr=False)
     """With this the node's own gateway shows who it is; made anew at each start."""
+
+
+class ShardPart(Protocol):
+    """A part of a shard that operators get numbers of."""
+
+    def statistics(self) -> dict[str, int]:
+        """Return the part's numbers by name."""
 
 
 class Shard:
@@ -254,8 +261,17 @@ class Shard:
         }
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._parts: dict[str, ShardPart] = {}
+        """The parts of a shard with a store that have statistics, by name."""
         self._bearers: Bearers | None = None
         """Verifies tokens; None for a shard without a store."""
+
+    def __repr__(self) -> str:
+        state = "draining" if self.draining else "serving"
+        return (
+            f"<Shard {self.number}: {state}, {self.client_connections} connections, "
+            f"{self.in_flight} requests in flight>"
+        )
 
     # Start and stop
 
@@ -272,6 +288,13 @@ class Shard:
             relays.stop_waiting,
             query_tables.stop_waiting,
         ]
+        self._parts = {
+            "partitions": self._partitions,
+            "writer": self._partitions.writer,
+            "permits": self._partitions.permits,
+            "relays": relays,
+            "query_tables": query_tables,
+        }
         self._bearers = Bearers(
             self.users,
             store,
@@ -501,8 +524,21 @@ class Shard:
             reloads={" ".join(one): many for one, many in self.reloading.outcomes.items()},
             certificate_expires_at=self.reloading.expiries().get(CERTIFICATE, 0.0),
             damaged=dict(self.damaged),
+            parts=self.statistics(),
             audit={} if self.audit is None else dict(self.audit.counts),
         )
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of the shard's parts, by part."""
+        memory = {
+            "partial_bytes": self.partial_bytes,
+            "handshake_bytes": self.strangers_bytes,
+            "under_way_bytes": self.under_way_bytes,
+            "unsent_bytes": self.unsent_bytes,
+        }
+        logins = {"waiting": self.authenticator.waiting}
+        parts = {name: part.statistics() for name, part in self._parts.items()}
+        return {"memory": memory, "logins": logins, **parts}
 
     async def _reload(self, _message: Reload) -> NodeReloaded:
         return await self._reload_node()

@@ -127,15 +127,14 @@ class ShardPermits:
 
     # What is under way here
 
-    @property
-    def under_way(self) -> int:
-        """Permits that this shard has."""
-        return len(self._permits)
-
-    @property
-    def counted(self) -> int:
-        """Permits that it counts, of whomever."""
-        return self._counter.total
+    def statistics(self) -> dict[str, int]:
+        """Return the number of permits that this shard holds, of those that it counts for the node,
+        and of the requests that wait for a permit."""
+        return {
+            "held": len(self._permits),
+            "counted": self._counter.total,
+            "waiting": sum(map(len, self._wishes.values())),
+        }
 
     def take(self, limits: Sequence[Limit], slots: int, held: DeferredReply, then: Taken) -> None:
         """Count as many as there is room for; `then` hears which permits these have. If there is

@@ -111,6 +111,9 @@ class Supervisor:
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(map(repr, self._kept()))}>"
+
     async def run(self, announce: Callable[[StartedNode], None]) -> int:
         """The whole life of the node; returns the exit status. Raises typed errors."""
         self._handle_signals()

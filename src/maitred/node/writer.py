@@ -46,6 +46,11 @@ class Writer:
         self._silent: MaitredError | None = None
         """The error for producers since it rang."""
         self._committing = asyncio.Lock()
+        self._commits = 0
+
+    def statistics(self) -> dict[str, int]:
+        """Return the number of commits, and of partitions with changes to write."""
+        return {"commits": self._commits, "partitions_waiting": len(self._wanting)}
 
     def begin(self) -> None:
         """Commit in the background from now on."""
@@ -165,6 +170,7 @@ class Writer:
         written = {owned.key for owned, _ in batches}
         try:
             overtaken = await self._store.commit([changes for _, changes in batches])
+            self._commits += 1
         except PartlyWritten as partly:
             problem = partly.problem
             written = set(partly.written)

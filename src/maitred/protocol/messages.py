@@ -94,6 +94,9 @@ class ShardStatus(Struct, kw_only=True):
     damaged: dict[str, int] = {}
     """`rows` set aside since the shard started because they could not be read, and the `tasks` in
     them."""
+    parts: dict[str, dict[str, int]] = {}
+    """Numbers of the shard's parts, by part: `memory` (bytes that count against the limits of the
+    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables` and `logins`."""
 
 
 AnyRequest = PartitionRequest | ShardRequest

@@ -303,9 +303,9 @@ class QueriesRun:
     def _held(self) -> list[object]:
         left = self.node.held_by_shards()
         for partitions in self.node.partitions():
-            counting = partitions.permits
-            if counting.under_way or counting.counted:
-                left.append(("counted", counting.under_way, counting.counted))
+            permits = partitions.permits.statistics()
+            if any(permits.values()):
+                left.append(("permits", permits))
             for owned in partitions.owned.values():
                 partition = owned.partition
                 held = (
