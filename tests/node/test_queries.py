@@ -21,7 +21,7 @@ from maitred.errors import (
     UnknownQueue,
     UnknownWorker,
 )
-from maitred.node import query_requests
+from maitred.node import request_table
 from maitred.protocol.queries import Allocated, WorkersFound
 from maitred.protocol.tasks import Offered, PartitionDescription
 from maitred.security.users import GATEWAY as GATEWAY_USER
@@ -56,7 +56,7 @@ USERS = {
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held for `SECONDS` is answered long before: a busy machine is not in time for the
     last moment."""
-    monkeypatch.setattr(query_requests, "ATTEND_EARLY_SECONDS", SECONDS - 0.3)
+    monkeypatch.setattr(request_table, "EARLY_SECONDS", SECONDS - 0.3)
 
 
 def partition_of(one: Any) -> Any:  # noqa: ANN401 - of a stage

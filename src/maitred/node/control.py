@@ -14,7 +14,7 @@ ReloadDone. The supervisor also begins a reload when the settings file has chang
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, json
 
@@ -23,6 +23,9 @@ from maitred.node.shard import ShardPlace  # noqa: TC001 - msgspec reads the ann
 from maitred.protocol.access import PartState, ProcessState  # noqa: TC001
 from maitred.protocol.refusals import CLASSES
 from maitred.settings import Node, User  # noqa: TC001
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINE_BYTES: Final = 64 * 2**20
 """Longest line: all settings, among them the users, some 200 bytes each."""
@@ -110,8 +113,11 @@ class ReloadDone(Struct, tag="reload-done"):
 Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone
 Report = Ready | Failed | Reloaded | ReloadWanted
 
-_command: Final[json.Decoder[Command]] = json.Decoder(Command)
-_report: Final[json.Decoder[Report]] = json.Decoder(Report)
+decode_command: Final[Callable[[bytes], Command]] = json.Decoder(Command).decode
+"""Decodes a line of the supervisor."""
+
+decode_report: Final[Callable[[bytes], Report]] = json.Decoder(Report).decode
+"""Decodes a line of a process to its supervisor."""
 
 
 async def done_before(task: asyncio.Task[Any], event: asyncio.Event) -> bool:
@@ -125,15 +131,5 @@ async def done_before(task: asyncio.Task[Any], event: asyncio.Event) -> bool:
 
 
 def line(message: Command | Report) -> bytes:
-    """The message as a line."""
+    """Encode the message as a line."""
     return json.encode(message) + b"\n"
-
-
-def decode_command(text: bytes) -> Command:
-    """Decode a line of the supervisor."""
-    return _command.decode(text)
-
-
-def decode_report(text: bytes) -> Report:
-    """Decode a line of a process to its supervisor."""
-    return _report.decode(text)

@@ -7,7 +7,6 @@ from typing import Final
 FINISHED: Final = 0
 CANNOT_START: Final = 1
 BAD_INPUT: Final = 2
-SHARDS_KEEP_DYING: Final = 3
 CUT_OFF: Final = 4
 FORCED: Final = 128
 """Plus the number of the signal, as shells report it."""

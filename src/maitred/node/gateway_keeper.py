@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from maitred.errors import CannotStart
 from maitred.node.control import StartGateway
-from maitred.node.held_ports import HeldPorts, resolve
+from maitred.node.held_ports import LOOPBACK, PORT_MAX, HeldPorts, resolve
 from maitred.node.keeper import Keeper
 from maitred.node.restarts import RestartPolicy
 from maitred.settings import HTTP_PORT, PORT
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
 MODULE: Final = "maitred.gateway.process"
 
-PORT_MAX: Final = 65_535
-
 ATTEMPTS: Final = 20
 """Attempts at a free port, which must be free at every address of the host."""
-
-EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address at which the gateway reaches the node then
 
 
 class GatewayKeeper(Keeper):
@@ -72,7 +68,7 @@ class GatewayKeeper(Keeper):
 
     async def _begin(self) -> ChildProcess:
         place = self.place
-        host = EVERYWHERE.get(place.host, place.host)
+        host = LOOPBACK.get(place.host, place.host)
         node = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
         start = StartGateway(self._settings, self.port, node, place.gateway_secret)
         return await self._launched(start, MODULE)

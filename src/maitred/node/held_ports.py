@@ -32,6 +32,9 @@ QUIET: Final = range(10_000, 32_000)
 
 PORT_MAX: Final = 65_535
 
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - never bound here
+"""The addresses at which this machine reaches a listener on all of its addresses."""
+
 
 class Endpoint(NamedTuple):
     """An address without its port, as the socket functions want it."""

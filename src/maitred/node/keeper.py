@@ -193,7 +193,7 @@ class Keeper:
             if isinstance(decision, GiveUp):
                 policy = self._pointless(decision.reason, ended)
                 continue
-            pause = decision.moment - loop.time()
+            pause = decision - loop.time()
             self._log.warning(
                 f"{self.word} died", pid=self.pid, reason=ended, restart_seconds=round(pause, 3)
             )

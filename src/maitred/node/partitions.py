@@ -13,6 +13,7 @@ from maitred.errors import (
     DeadlineExceeded,
     Draining,
     InternalError,
+    InvalidArgument,
     MaitredError,
     NotOwner,
     Unavailable,
@@ -513,6 +514,12 @@ class Partitions(PartitionDriver):
 
     def wall_clock(self) -> float:
         return self._surroundings.wall_clock()
+
+
+def check_root(owned: Owned) -> None:
+    """Raise `InvalidArgument` unless the partition is the root of its queue."""
+    if owned.key.partition:
+        raise InvalidArgument("Only the root of the queue, partition 0, answers this request.")
 
 
 def _user(message: Any) -> str:  # noqa: ANN401 - a request

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, InvalidReservation
 from maitred.matching.presence import Attendance
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.matching.slot_requests import SlotRequest
-from maitred.node.partitions import Makes
+from maitred.node.partitions import Makes, check_root
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.query_effects import shedding
-from maitred.node.request_table import RequestTable, name_user
+from maitred.node.request_table import RequestTable, long_poll_until, name_user
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts
     from maitred.settings import QuerySettings
-
-ATTEND_EARLY_SECONDS: Final = 0.1
-"""So long before its patience ends a worker that attends is answered."""
 
 
 class QueryRequests:
@@ -156,14 +153,13 @@ class QueryRequests:
                 self._partitions.touch(owned)
 
     def _subscribe(self, owned: Owned, message: Subscribe, held: DeferredReply) -> None:
-        self._only_root(owned)
+        check_root(owned)
         partition = owned.partition
         if self._partitions.queries.policy_for(owned, message.user) == "idle":
             queries = partition.settings.queries
             held.answer(Roster(partition.presence.version, "idle", [], shedding(queries)))
             return
         now = self._loop.time()
-        patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS
         session, user = message.session, message.user
 
         def no_more() -> None:
@@ -172,7 +168,7 @@ class QueryRequests:
 
         held.on_stop = no_more
         partition.subscriptions.subscribe(
-            session, user, message.version, held, now + max(patience, 0.0), now
+            session, user, message.version, held, long_poll_until(message, now), now
         )
 
     def _suspect(self, owned: Owned, message: Suspect, held: DeferredReply) -> None:
@@ -208,13 +204,12 @@ class QueryRequests:
     # Workers
 
     def _attend(self, owned: Owned, message: Attend, held: DeferredReply) -> None:
-        self._only_root(owned)
+        check_root(owned)
         check_shown_name("worker", message.worker)
         if message.limit_reason:
             check_shown_name("reason", message.limit_reason)
         partition = owned.partition
         now = self._loop.time()
-        patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS
         told = Attendance(
             message.session,
             message.worker,
@@ -224,7 +219,7 @@ class QueryRequests:
             message.state,
             now,
             held,
-            now + max(patience, 0.0),
+            long_poll_until(message, now),
             good=message.good,
             limit=message.limit,
             limit_reason=message.limit_reason,
@@ -269,7 +264,7 @@ class QueryRequests:
     # People
 
     def _workers(self, owned: Owned, message: Workers, held: DeferredReply) -> None:
-        self._only_root(owned)
+        check_root(owned)
         partition = owned.partition
         now = self._loop.time()
         if message.action == "list":
@@ -281,10 +276,6 @@ class QueryRequests:
                 raise InvalidArgument("Which worker?", remedy="Name it, or its session.")
             found = partition.subscriptions.order(message.worker, message.action, now)
         held.answer(WorkersFound([_row(one, now) for one in found]))
-
-    def _only_root(self, owned: Owned) -> None:
-        if owned.key.partition:
-            raise InvalidArgument("Only the root, partition 0, knows who is there.")
 
 
 def _admit_attend(message: Attend, connection: Accepted) -> None:

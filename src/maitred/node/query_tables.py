@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from msgspec import structs
 
 from maitred.errors import InvalidArgument, TooManyGateways
-from maitred.node.request_table import RequestTable
+from maitred.node.request_table import RequestTable, long_poll_until
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Order,
@@ -48,9 +48,6 @@ GATHER_SECONDS: Final = 1.0
 
 RETURN_SECONDS: Final = 2.0
 """How long after its last WATCH a gateway is asked all the same: it is about to send another."""
-
-EARLY_SECONDS: Final = 0.2
-"""So long before its patience ends a gateway is answered with nothing."""
 
 GATEWAYS_MAX: Final = 10_000
 """That are watched at a time; every client that asks queries by itself is one."""
@@ -234,8 +231,8 @@ class QueryTables:
             return
         gateway.held = held
         held.on_stop = lambda: self._left(key, gateway, held)
-        patience = message.timeout_milliseconds * 0.001 - EARLY_SECONDS
-        gateway.timer = self._loop.call_later(max(patience, 0.0), self._time_is_up, gateway, held)
+        until = long_poll_until(message, self._loop.time())
+        gateway.timer = self._loop.call_at(until, self._time_is_up, gateway, held)
 
     def _check_places(self, message: Watch) -> None:
         """Raise `TooManyGateways` unless there is a place for another gateway."""

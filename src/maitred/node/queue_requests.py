@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidArgument
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
-from maitred.node.partitions import Makes
+from maitred.node.partitions import Makes, check_root
 from maitred.node.request_table import RequestTable, name_user
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
@@ -149,8 +148,7 @@ class QueueRequests:
         )
 
     async def _resize(self, owned: Owned, message: Resize) -> Resized:
-        if owned.key.partition:
-            raise InvalidArgument("Only the root, partition 0, keeps the counts.")
+        check_root(owned)
         counts = await self._caretaker.change(
             owned, message.read, message.write, force=message.force
         )

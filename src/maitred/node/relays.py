@@ -30,7 +30,7 @@ from maitred.errors import (
     WorkerLost,
 )
 from maitred.matching.records import PartitionKey
-from maitred.node.request_table import RequestTable
+from maitred.node.request_table import RequestTable, long_poll_until
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     PIECE_MAX,
@@ -61,9 +61,6 @@ connects again."""
 IDLE_SECONDS: Final = 60.0
 """How long a gateway may take a piece and not ask for the next: its own caller does not read."""
 
-EARLY_SECONDS: Final = 0.2
-"""So long before its patience ends a worker that waits is answered with nothing."""
-
 LOOK_SECONDS: Final = 0.1
 """How often it is looked who has waited long enough, while there is anything to look at."""
 
@@ -80,7 +77,6 @@ class _Relaying:
         "fetching_until",
         "gateway_by",
         "key",
-        "more",
         "ordinal",
         "piece",
         "query",
@@ -101,7 +97,6 @@ class _Relaying:
         """Whether nobody wants the answer any more."""
         self.ordinal = 0
         """Of the next piece."""
-        self.more = True
         self.asked: DeferredReply | None = None
         """The gateway, waiting for that piece."""
         self.piece: tuple[Deliver, DeferredReply] | None = None
@@ -204,7 +199,7 @@ class Relays:
         key = _key(message)
         one = self._table.get(key)
         now = self._loop.time()
-        until = now + max(message.timeout_milliseconds * 0.001 - EARLY_SECONDS, 0.0)
+        until = long_poll_until(message, now)
         if message.running:
             self._watch(one, held, until)
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from maitred.errors import InternalError
 if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.protocol.messages import AnyRequest
 
 Handler = Callable[[Any], Struct | Coroutine[Any, Any, Struct]]
 """Returns the answer to a request, or a coroutine that returns it."""
@@ -26,6 +27,10 @@ Holder = Callable[[Any, "DeferredReply"], None]
 Admission = Callable[[Any, "Accepted"], None]
 """Completes a client's request, or refuses it, at the shard that receives it, before the shard
 serves or forwards the request."""
+
+
+EARLY_SECONDS: Final = 0.2
+"""How long before its caller's deadline a long poll is answered with nothing."""
 
 
 @dataclass(slots=True)
@@ -55,6 +60,11 @@ def _both(first: Admission, second: Admission) -> Admission:
         second(message, connection)
 
     return admit
+
+
+def long_poll_until(message: AnyRequest, now: float) -> float:
+    """Return when a long poll is answered at the latest: shortly before its caller's deadline."""
+    return now + max(message.timeout_milliseconds * 0.001 - EARLY_SECONDS, 0.0)
 
 
 def name_user(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request

@@ -1,9 +1,9 @@
-"""When is a shard that died started again, and when is that pointless?
+"""Decides when a process that died is started again, and when that is pointless.
 
-A pause before each restart, doubled each time, so that a shard that cannot live does not eat the
-core of those that can. What counts is the time that the shard *lived*: pauses are left out, so a
-shard that dies at once is given up however long its pauses are, and one that lived for a whole
-window has nothing to its name any more.
+The pause before a restart doubles each time, so that a process that cannot live leaves the CPU to
+the others. Deaths count by the time that the process *ran*: pauses are left out, so a process that
+dies at once is given up however long its pauses are, and one that ran for a whole window starts
+from nothing.
 """
 
 from __future__ import annotations
@@ -17,31 +17,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartAt:
-    """Start it again at that moment."""
-
-    moment: float
-
-
-@dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not start the shard again: it will not heal by itself."""
+    """The decision not to start the process again."""
 
     reason: str
 
 
 class RestartPolicy:
-    """One shard's deaths, and what to do about them."""
+    """The deaths of one shard or gateway, and the decisions about them."""
 
     def __init__(self, settings: Restarts, now: float) -> None:
         self._settings = settings
         self._started_at = now
         self._lived_seconds = 0.0
         self._deaths: deque[float] = deque()
-        """Each at the age that the shard had by then, pauses left out."""
+        """The deaths within the window, each as the time that the process had run in all."""
 
-    def died(self, now: float) -> RestartAt | GiveUp:
-        """The shard, started at the moment that was last decided, has died."""
+    def died(self, now: float) -> float | GiveUp:
+        """Note that the process has died, which was started at the time of the last decision;
+        return when to start it again, or why not to."""
         settings = self._settings
         self._lived_seconds += max(0.0, now - self._started_at)
         while self._deaths and self._lived_seconds - self._deaths[0] >= settings.window_seconds:
@@ -51,10 +45,11 @@ class RestartPolicy:
         if deaths >= settings.give_up_after:
             return GiveUp(f"it died {deaths} times within {self._span()} of running")
         self._started_at = now + self._pause(deaths)
-        return RestartAt(self._started_at)
+        return self._started_at
 
     def _pause(self, deaths: int) -> float:
-        """The first after one death; the exponent is bounded, since 2.0 ** 1024 is no number."""
+        """Return the pause after so many deaths; the exponent is bounded because 2.0 ** 1024
+        overflows."""
         settings = self._settings
         return min(settings.longest_seconds, settings.first_seconds * 2.0 ** min(deaths - 1, 64))
 

@@ -10,8 +10,8 @@ from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PartitionKey
 from maitred.matching.shared_supplies import SharedOffer, SharedSupply
 from maitred.node.deferred_reply import DeferredReply
-from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind, WaitingRequest
-from maitred.node.request_table import RequestTable, name_worker
+from maitred.node.partitions import Makes, RequestKind, WaitingRequest
+from maitred.node.request_table import RequestTable, long_poll_until, name_worker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
@@ -58,7 +58,6 @@ class SharedOfferRequests:
             return
         supply.worker, supply.address = message.worker, message.address
         now = self._loop.time()
-        patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
         first = PartitionKey(
             message.namespace, message.queue, message.queue_type, message.partition
         )
@@ -66,7 +65,7 @@ class SharedOfferRequests:
         settings = (
             owned.partition.settings if owned is not None else self._partitions.settings_of(first)
         )
-        until = now + min(settings.offer_seconds, max(patience, 0.0))
+        until = min(now + settings.offer_seconds, long_poll_until(message, now))
         offer = SharedOffer(supply, held, message.slots, now, until)
         held.on_stop = partial(self._withdraw, offer)
         supplies.offer(offer, now)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidArgument, MaitredError
+from maitred.errors import MaitredError
 from maitred.matching.signatures import SIGNATURES_ROW
+from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Signatures, SignaturesFound
@@ -45,8 +46,7 @@ class SignatureRequests:
             await self._read(owned)
 
     def _signatures(self, owned: Owned, _message: Signatures, held: DeferredReply) -> None:
-        if owned.key.partition:
-            raise InvalidArgument("Only the root, partition 0, knows the signatures.")
+        check_root(owned)
         if owned.partition.signatures.is_complete:
             self._answer(owned, held)
         else:

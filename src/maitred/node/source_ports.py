@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from select import select
 from typing import TYPE_CHECKING, Final
 
-from maitred.node.held_ports import PORT_MAX, stream_socket
+from maitred.node.held_ports import LOOPBACK, PORT_MAX, stream_socket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,6 @@ TRIAL_SECONDS: Final = 1.0
 
 TRIAL_PORTS: Final = 1_000
 """Source ports that are looked at to find a free one with the right remainder."""
-
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what they are reached by
 
 
 class _NotAsHoped(Exception):
@@ -154,4 +152,4 @@ def _bind_to_fitting_port(
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:
-    return endpoint._replace(host=_LOOPBACK.get(endpoint.host, endpoint.host))
+    return endpoint._replace(host=LOOPBACK.get(endpoint.host, endpoint.host))

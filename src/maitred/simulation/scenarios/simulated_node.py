@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from maitred.node.restarts import RestartAt, RestartPolicy
+from maitred.node.restarts import RestartPolicy
 from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.settings import Restarts
@@ -141,8 +141,8 @@ class SimulatedNode:
                 await process.wait()
             self.running.pop(number, None)
             decision = policy.died(loop.time())
-            assert isinstance(decision, RestartAt)  # noqa: S101 - the policy never gives up
-            await asyncio.sleep(decision.moment - loop.time())
+            assert isinstance(decision, float)  # noqa: S101 - the policy never gives up
+            await asyncio.sleep(decision - loop.time())
             restarts += 1
 
     async def _main(self, number: int, restarts: int) -> None:
