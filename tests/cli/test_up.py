@@ -100,7 +100,7 @@ def test_file_environment_and_command_line_in_that_order(tmp_path: Path) -> None
         assert node.ready["data"] == str(tmp_path / "below")  # the file, beside itself
         assert (tmp_path / "below" / "node.json").exists()
         assert node.stop() == 0
-        (stopping,) = node.events("stopping; finishing what is under way")
+        (stopping,) = node.events("stopping; finishing requests in flight")
         assert stopping["drain_seconds"] == 6
 
 

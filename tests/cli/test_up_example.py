@@ -109,7 +109,7 @@ def test_a_second_signal_ends_all_at_once(node: RunningNode) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # so that they cannot drain
     node.send(signal.SIGINT)
-    node.wait_for_event("stopping; finishing what is under way")
+    node.wait_for_event("stopping; finishing requests in flight")
     node.send(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM
     assert not any(map(is_alive, pids))

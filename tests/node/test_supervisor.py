@@ -104,7 +104,7 @@ def test_a_terminals_signal_reaches_all_processes_and_drains_once(number: int) -
         os.kill(node.shards[0].pid, number)  # a shard does not care
         os.killpg(node.process.pid, number)
         assert node.wait() == 0
-        assert len(node.events("stopping; finishing what is under way")) == 1
+        assert len(node.events("stopping; finishing requests in flight")) == 1
         assert node.events("shard died") == []
         assert "Traceback" not in str(node.errors)
 
@@ -318,7 +318,7 @@ async def _echo_while_stopping(
             node.send(one)
             if number == 0:
                 await asyncio.to_thread(
-                    node.wait_for_event, "stopping; finishing what is under way"
+                    node.wait_for_event, "stopping; finishing requests in flight"
                 )
         watcher.close()
         frame = await client.frame()

@@ -142,5 +142,5 @@ async def test_who_asks_sees_what_he_looks_after(tmp_path: Path) -> None:
 async def test_only_shard_0_knows(tmp_path: Path) -> None:
     async with stage(tmp_path, shards=2) as one:
         client = await one.client()
-        with pytest.raises(InvalidArgument, match="Shard 0"):
+        with pytest.raises(InvalidArgument, match="Only shard 0"):
             await client.request(Watch(1, 0, GATEWAY, "name"), SECONDS)

@@ -201,7 +201,7 @@ async def stand_alone(
         await gateway.close()
         failed.result()
     failed.cancel()
-    log.info("stopping; finishing what is under way", drain_seconds=settings.drain_seconds)
+    log.info("stopping; finishing requests in flight", drain_seconds=settings.drain_seconds)
     finished = await gateway.drain(settings.drain_seconds)
     if audit is not None:
         await audit.close()

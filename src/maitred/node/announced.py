@@ -1,7 +1,7 @@
-"""Which addresses workers may announce, so that nobody can make gateways dial any host.
+"""Checks the addresses that workers announce, so that no worker can make gateways dial any host.
 
-Gateways dial the address that a worker announces. By default that is where the worker's connection
-to the node comes from, and nothing else. An operator can allow more networks.
+Gateways dial the address that a worker announces. By default a worker may announce only the address
+from which it connects to the node. An operator can allow more networks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Announced:
-    """Checks the addresses in OFFER, OFFER_MANY and ATTEND where they come in, and completes
+    """Checks and completes the addresses in OFFER, OFFER_MANY and ATTEND at the shard that receives
     them."""
 
     def __init__(self, settings: WorkerAddresses) -> None:
@@ -41,7 +41,7 @@ class Announced:
         known = connection.announced
         if known is None or known[0] != announced:
             seen = connection.peer_host
-            # Without a host, the connection has been closed, and nobody will hear of the address.
+            # Without a host the connection has been closed, and no gateway is told the address.
             told = admitted(announced, seen, self._networks, self._settings) if seen else ""
             connection.announced = known = (announced, told)
         message.address = known[1]
@@ -57,7 +57,7 @@ def admitted(
 
     It is empty, and the node relays the worker's queries, if only the worker's own machine could
     reach it. Raise `PermissionDenied` for an address that the worker may not announce, and
-    `InvalidAddress` for text that is none.
+    `InvalidAddress` for text that is not an address.
     """
     address = parse_worker_address(announced)
     origin = comparable(seen)

@@ -1,7 +1,7 @@
-"""Which requests of clients the audit log tells of, and what it says of them.
+"""The requests of clients that the audit log records, and the fields of their records.
 
-Whatever needs the permission `admin` and is not in the table of those that only look is told of,
-so that a request that comes new is told of as well.
+Every request that needs the permission `admin` is recorded, unless the table names it as one that
+only reads: a request that is added to the protocol is therefore recorded, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOKS: Final = ("list", "show")
 _NOT_TOLD: Final = frozenset(
     {"namespace", "queue", "queue_type", "partition", "timeout_milliseconds", "shard", "action"}
 )
-"""Fields that are in the record under another name, or say nothing to people."""
+"""Fields that the record has under another name, or that mean nothing to people."""
 
 
 def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) -> None:
@@ -69,8 +69,8 @@ def _target_of(message: AnyRequest) -> str:
 
 
 def _details_of(message: AnyRequest) -> dict[str, Any]:
-    """The other fields of the request: names and numbers, never a payload. No request that needs
-    `admin` has a secret in it."""
+    """Return the other fields of the request: names and numbers, never a payload. No request that
+    needs `admin` contains a secret."""
     found: dict[str, Any] = {}
     if isinstance(message, PartitionRequest):
         found["partition"] = message.partition

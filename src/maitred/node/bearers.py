@@ -1,11 +1,11 @@
 """Verifies API tokens and JWTs in one shard.
 
 The tokens are a document of the store. A shard reads it again about once a second if there is a
-newer version, and at once when a token comes that is not in it: a token works everywhere as soon as
-it was made. While the store does not answer, the tokens that were read last stay good.
+newer version, and at once when a caller shows a token that is not in it: a token works everywhere
+as soon as it was made. While the store does not answer, the tokens that were read last stay valid.
 
-JWTs are verified with the keys of their issuer (`security/jwt_keys.py`). One that names a key which
-is not known makes the shard fetch the keys, if that was not done a moment ago.
+JWTs are verified with the keys of their issuer (`security/jwt_keys.py`). A JWT with an unknown key
+makes the shard fetch the keys, unless it fetched them a moment ago.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DOCUMENT: Final = "tokens"
 """The name of the document in the store."""
 
 READ_AGAIN_SECONDS: Final = 0.02
-"""Least time between two reads because of tokens that are not in the book: strangers who show
-tokens that never were may not make the store busy."""
+"""Least time between two reads because of tokens that are not in the book: callers with made-up
+tokens must not keep the store busy."""
 
 CHANGES_TRIED: Final = 8
-"""How often a change is tried while others change the book as well."""
+"""How often a change is tried while other shards change the book as well."""
 
 
 class Jwts(NamedTuple):
-    """What verifies JWTs, and what fetches the keys for that."""
+    """Verifies JWTs, and fetches the keys for that."""
 
     verifier: JwtVerifier
     source: KeySource
@@ -51,7 +51,7 @@ class Jwts(NamedTuple):
 
 
 class Bearers:
-    """Knows the API tokens of the store, and whom JWTs are to be believed."""
+    """Identifies callers by the API tokens of the store, or by JWTs."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class Bearers:
         self._book = TokenBook()
         self._looking: asyncio.Task[None] | None = None
         self._coming: asyncio.Task[None] | None = None
-        """A read that waits for its time, for tokens that are not in the book."""
+        """A read for tokens that are not in the book, which waits for `READ_AGAIN_SECONDS`."""
         self._read_at = -inf
-        """When the last of those began."""
+        """When the last such read began."""
         self._failing = False
 
-    # Who is it?
+    # Identities
 
     def remembered(self, _text: str) -> Identity | None:
-        """Nothing is: looking it up is as quick."""
+        """Return None: `identify` is as quick as a memory of identities."""
         return None
 
     async def identify(self, text: str, _source: Source | None = None) -> Identity:
@@ -129,8 +129,8 @@ class Bearers:
         )
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """Return the identity as it is after a change of users or tokens; None if its token does
-        not exist any more."""
+        """Return the identity anew after a change of users or tokens; None if its token was
+        removed."""
         if identity.via == "jwt":
             return self._jwts.verifier.refreshed(identity) if self._jwts is not None else None
         token = self._book.find(identity.secret)
@@ -158,7 +158,7 @@ class Bearers:
         """Wait for a read that begins after this call; all callers that wait share one read."""
         if self._coming is None:
             self._coming = self._loop.create_task(self._read_when_allowed())
-        # Whoever gives up waiting does not end it for the others.
+        # A caller that is cancelled does not cancel the read for the others.
         await asyncio.shield(self._coming)
 
     async def _read_when_allowed(self) -> None:
@@ -178,7 +178,7 @@ class Bearers:
             self._failing = False
 
     async def read(self) -> TokenBook:
-        """Read the document; returns the book of now."""
+        """Read the document if it is newer, and return the current book."""
         found = await self._store.document(DOCUMENT, self._book.version)
         if found is not None:
             self._take(TokenBook.decode(found.body, found.version))
@@ -190,7 +190,7 @@ class Bearers:
             self._changed()
 
     async def change(self, make: Callable[[TokenBook], TokenBook]) -> None:
-        """Replace the book by what `make` makes of the present one, and tell this shard."""
+        """Replace the book by what `make` returns for the current one, here and in the store."""
         for _ in range(CHANGES_TRIED):
             book = await self.read()
             made = make(book)

@@ -1,8 +1,8 @@
-"""What roots do besides: keep the counts of their queue, tell them, and follow the load.
+"""The periodic work of a shard for its partitions.
 
-Also what a shard does for all of its partitions from time to time: let go of those that nobody
-uses, delete those of them that stay empty, load those that have tasks and that nobody asks for, and
-forget results that are past their time.
+A root keeps the partition counts of its queue, tells them to the other partitions, and scales them
+with the load. The shard lets go of idle partitions, deletes those that stay empty, loads partitions
+with tasks that no request names, and deletes expired results.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from maitred.routing.counts import PartitionCounts
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked which partition is due."""
+"""Interval at which the caretaker looks which partitions are due."""
 
 AT_ONCE: Final = 256
-"""Partitions that are looked after together, before requests get their turn again."""
+"""Partitions that are tended in one loop turn, before requests are served again."""
 
 FIND_SECONDS: Final = 30.0
-"""How often it is looked whether tasks lie in partitions that are not loaded."""
+"""Interval at which the caretaker looks for tasks in partitions that are not loaded."""
 
 TOLD_AT_ONCE: Final = 32
-"""Partitions of a queue that are told its counts at a time."""
+"""Partitions of a queue to which its root sends the counts at a time."""
 
 EMPTY_AT_ONCE: Final = 1_000
-"""Rows of partitions without tasks that are read at a time: some milliseconds of the store's."""
+"""Rows of empty partitions that are read at a time: some milliseconds of the store's time."""
 
 FORGOTTEN_AT_ONCE: Final = 100
-"""Partitions that are deleted with one commit, so that others wait for little."""
+"""Partitions that are deleted with one commit, so that other commits wait briefly."""
 
 SET_SECONDS: Final = 120.0
-"""How long a worker's set of partitions is remembered that has nothing on offer."""
+"""How long the shard remembers a worker's set of partitions without offers."""
 
 LOOKS: Final = 4
-"""How often a shard looks for idle queues in the time after which one is forgotten, while it knows
-of partitions that are not in memory. While it knows of none it looks a quarter as often: each look
-reads the rows of all empty partitions."""
+"""How often a shard looks for idle queues within `forget_seconds`, while it knows partitions that
+are not in memory. Otherwise it looks a quarter as often, because each look reads the rows of all
+empty partitions."""
 
 RESULTS_AT_ONCE: Final = 1_000
-"""Expired results that are deleted in one go."""
+"""Expired results that are deleted with one commit."""
 
 
 class Caretaker:
-    """Does the periodic work of one shard: partition counts for the queues whose root it owns, idle
-    and abandoned partitions, results that are past their time."""
+    """Does the periodic work of one shard: partition counts of the queues whose root it owns, idle
+    and abandoned partitions, expired results."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -97,12 +97,12 @@ class Caretaker:
         except MaitredError as problem:
             self._shard.log.warning("queue not looked after", queue=owned.key.queue, error=problem)
         except Exception:
-            # One queue's trouble must not be the end of care for all the others.
+            # A failure at one queue must not end the care of the others.
             self._shard.log.exception("queue not looked after", queue=owned.key.queue)
 
     def _look_at_home(self, owned: Owned, now: float) -> None:
-        """Have results written while the partition is about to move: another shard takes it over
-        at that moment, without asking, and has to answer for them."""
+        """Persist results while the partition is about to move: at that moment another shard
+        acquires the partition without notice, and has to answer for its results."""
         partition = owned.partition
         settings = partition.settings
         left = self._shard.moves_at(owned.key) - self._partitions.wall_clock()
@@ -122,11 +122,11 @@ class Caretaker:
             await asyncio.sleep(FIND_SECONDS - LOOK_SECONDS)
 
     async def _load_left_behind(self) -> None:
-        """Nobody asks a partition that was removed. A dead letter that is tried again makes it one
-        with a task; if its shard dies then, or has to let go of it, only the store knows."""
+        """Load partitions with tasks that no request names: a retried dead letter of a removed
+        partition is a task that only the store has if its shard died meanwhile."""
         partitions, shard = self._partitions, self._shard
         for key in await partitions.store.children_with_tasks():
-            # An old version: it is only asked so that it is there.
+            # The message only loads the partition; its version 0 changes nothing.
             message = Sync(*key, 0, Counts(1, 1, 0), makes=True)
             if key in partitions.owned or shard.owner_of(message) != shard.number:
                 continue
@@ -154,11 +154,11 @@ class Caretaker:
                 await self._look_for_idle()
 
     async def _look_for_idle(self) -> None:
-        """Delete partitions that hold nothing and that nobody used for long, of those that this
-        shard would load. A root goes after its other partitions, so a queue may take some looks.
+        """Delete empty partitions of this shard that were idle for `forget_seconds`. A root goes
+        after its other partitions, so a queue may take several looks.
 
-        Each is deleted under the range id with which it was seen: one that is loaded meanwhile has
-        a higher one, and stays.
+        Each is deleted under the range id with which it was seen: a partition that is loaded
+        meanwhile has a higher range id, and stays.
         """
         partitions, shard = self._partitions, self._shard
         after = None
@@ -209,7 +209,7 @@ class Caretaker:
         rate = partition.intake.added.per_second(now)
         rate += sum(answer.added_per_second for answer in answers.values())
         if len(answers) < partition.counts.read - 1:
-            return  # what somebody does not say might change everything
+            return  # the missing answers might change the decision
         scaler = self._scalers.setdefault(owned.key, Scaler())
         drained = {number: answer.version for number, answer in answers.items() if answer.drained}
         wanted = scaler.wanted(partition.counts, rate, drained, settings, now)
@@ -224,7 +224,7 @@ class Caretaker:
             )
 
     async def change(self, owned: Owned, read: int, write: int, *, force: bool) -> PartitionCounts:
-        """New counts, written down and told to everybody; `UnsafePartitionChange` if unsafe."""
+        """Persist new counts and tell all partitions; raise `UnsafePartitionChange` if unsafe."""
         lock = self._changing.setdefault(owned.key, asyncio.Lock())
         async with lock:
             partition = owned.partition
@@ -252,7 +252,7 @@ class Caretaker:
             owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
 
     async def _sync(self, owned: Owned, also: int = 0) -> dict[int, Synced]:
-        """Tell every partition the counts; what each says, if it does."""
+        """Tell every partition the counts; return the answers by partition."""
         key, counts = owned.key, owned.partition.counts
         told = Counts(counts.read, counts.write, counts.version)
         numbers = range(1, max(counts.read, also))

@@ -1,7 +1,7 @@
-"""One client of a shard: its requests.
+"""The requests of one connection at a shard.
 
-Requests that can be answered at once are, in the turn in which they arrived: no task, no timer, one
-write for all of them. The others are `Work`, in a table by stream id.
+Requests that can be answered at once are answered in the loop turn in which they arrived: no task,
+no timer, one write for all of them. The others are `Work`, in a table by stream id.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 ALSO_WHILE_DRAINING: Final = frozenset(
     {Opcode.STATUS, Opcode.FINISH, Opcode.RELAY, Opcode.FETCH, Opcode.DELIVER}
 )
-"""What a stopping node still does: say how it is, write down what workers have finished, and relay
-what was begun."""
+"""The requests that a draining node still serves: its status, the ends of tasks, relayed
+queries."""
 
 
 class NodeConnection(Handshake):
-    """The shard's end of a connection, all of it."""
+    """The shard's end of a connection, with its requests."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class NodeConnection(Handshake):
         handler = shard.handlers.get(opcode)
         if handler is None and opcode not in shard.holders:
             if opcode == Opcode.CANCEL:
-                return  # what it takes back has been answered
+                return  # the cancelled request has been answered
             raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
         try:
             message = REQUEST_DECODERS[opcode](body)
@@ -138,16 +138,18 @@ class NodeConnection(Handshake):
             if isinstance(work, HeldWork) and work.on_recall is not None:
                 work.on_recall()
                 return
-            work.stop(Cancelled("The caller took the request back."))
+            work.stop(Cancelled("The caller cancelled the request."))
         elif not self._stream_refused(frame.stream):
-            raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")
+            raise ProtocolViolation(
+                f"Requests of maitred have no flags; this one has {frame.flags:#04x}."
+            )
 
     def _check_permission(self, message: AnyRequest) -> None:
         if message.between_shards:
             if not self._peer:
-                raise PermissionDenied("Only shards say this to each other.")
+                raise PermissionDenied("Only shards of a node send this request to each other.")
             return
-        if message.permission is None:  # there are users, so whoever is READY is one of them
+        if message.permission is None:  # every authenticated user may send it
             return
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
         if message.anywhere and self.permissions.namespaces(message.permission) != []:

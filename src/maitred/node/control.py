@@ -53,7 +53,7 @@ class StartGateway(Struct, tag="start-gateway"):
 
 
 class Stop(Struct, tag="stop"):
-    """Finish what is under way, and end."""
+    """Finish the requests in flight, and end."""
 
 
 class Ready(Struct, tag="ready"):
@@ -64,7 +64,7 @@ class Ready(Struct, tag="ready"):
 
 
 class Failed(Struct, tag="failed"):
-    """The process cannot go on, and ends."""
+    """The process cannot continue, and ends."""
 
     code: str
     sentence: str
@@ -91,7 +91,7 @@ class ReloadProcess(Struct, tag="reload-process"):
 
 
 class Reloaded(Struct, tag="reloaded"):
-    """What came of a ReloadProcess."""
+    """The outcome of a ReloadProcess."""
 
     number: int
     parts: list[PartState]
@@ -104,7 +104,7 @@ class ReloadWanted(Struct, tag="reload-wanted"):
 
 
 class ReloadDone(Struct, tag="reload-done"):
-    """What came of a ReloadWanted."""
+    """The outcome of a ReloadWanted."""
 
     number: int
     processes: list[ProcessState]

@@ -1,4 +1,4 @@
-"""What operators ask about rows that were set aside as damaged."""
+"""Operators' requests about rows that were set aside as damaged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DamagedRequests:
         return DamagedRowsFound(found, total, tasks)
 
     async def _act(self, owned: Owned, message: DamagedRows) -> list[Damaged]:
-        """What became of each; the reason says why a row still cannot be read."""
+        """Retry or drop the rows; return them with the reason why one still cannot be read."""
         partition = owned.partition
         found = []
         async with self._partitions.written(owned) as ticket:

@@ -1,8 +1,8 @@
-"""A request that is answered when there is an answer, without a task that waits for it.
+"""Replies to requests that are answered later, without an asyncio task that waits.
 
-A shard holds ten thousands of them: offers that wait for tasks, tasks that wait to be on disk. Who
-holds one answers it, or refuses it, once; if nobody waits for the answer any more, the holder is
-told with `on_stop`.
+A shard has tens of thousands of them: offers that wait for tasks, tasks that wait to be persisted.
+The part of the shard that holds a reply answers or refuses it once. `on_stop` tells that part when
+the caller does not wait any more.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def _nothing() -> None:
 
 
 class DeferredReply:
-    """The answer that a request waits for, over a connection or within this process."""
+    """The reply to a request that came over a connection, or from this shard itself."""
 
     __slots__ = ("on_recall", "on_stop")
 
     def __init__(self) -> None:
         self.on_recall: Callable[[], None] | None = None
-        """Called when the caller takes it back, if that too is answered by the holder: because the
-        caller has to know what became of it."""
+        """Called when the caller cancels the request, if the cancellation has an answer of its own:
+        because the caller has to know the outcome."""
         self.on_stop: Callable[[], object] = _nothing
-        """Called when nobody waits any more, before an answer could be given."""
+        """Called when the caller stops waiting before there is an answer."""
 
     def _forget_holder(self) -> Callable[[], object]:
-        """Drop both callbacks; return `on_stop` for a caller that has yet to call it.
+        """Drop both callbacks; return `on_stop`, which the caller of this method may have to call.
 
         The callbacks refer to the task or offer that waits, and that refers to this reply. The
         garbage collector does not follow references of tasks, so it would never free such a cycle.
@@ -58,7 +58,7 @@ class DeferredReply:
         raise NotImplementedError
 
     def answer(self, message: Struct) -> None:
-        """Give the answer; it has no effect if the caller does not wait any more."""
+        """Send the answer; without effect if the caller does not wait any more."""
         raise NotImplementedError
 
     def refuse(self, problem: MaitredError) -> None:
@@ -78,7 +78,7 @@ class DeferredReply:
 
 
 class HeldWork(DeferredReply):
-    """A request that came over a connection; `Work` of its table."""
+    """The reply to a request that came over a connection, which has it in its table of `Work`."""
 
     __slots__ = ("_connection", "_opcode", "_size", "_stream", "deadline")
 
@@ -119,7 +119,7 @@ class HeldWork(DeferredReply):
 
 
 class HeldHere(DeferredReply):
-    """A request that this shard asks of itself; `done` is called in a later turn of the loop."""
+    """The reply to a request of this shard to itself; `done` is called in a later loop turn."""
 
     __slots__ = ("_done", "_given_up", "_loop", "over")
 
@@ -147,21 +147,21 @@ class HeldHere(DeferredReply):
         self._end(problem)
 
     def give_up(self) -> None:
-        """The one who asked does not wait any more."""
+        """Stop waiting for the answer; `done` is not called."""
         self._given_up = True
         if not self.over:
             self.over = True
             self._forget_holder()()
 
     def recall(self) -> None:
-        """The answer is not needed, but if it is on its way it is wanted."""
+        """Cancel the request; `done` is called, with an answer that was already on its way."""
         if self.over:
             return
         if self.on_recall is not None:
             self.on_recall()
         else:
             self.on_stop()
-            self._end(Cancelled("The caller took the request back."))
+            self._end(Cancelled("The caller cancelled the request."))
 
     def _begin(self, hold: Callable[[], None]) -> None:
         if self.over:

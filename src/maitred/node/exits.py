@@ -1,4 +1,4 @@
-"""How `maitred up` ends, as a number for whoever started it."""
+"""The exit statuses of `maitred up` and of the processes of a node."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Ports that stay ours, whatever happens to the shards that listen on them.
+"""Reserves the node's ports, whatever happens to the shards that listen on them.
 
 Shards share a port by SO_REUSEPORT, and with that option a second node of the same user could bind
-the port as well and silently take half of the connections. So a port is bound *without* it first,
-which fails if anybody else has it. SO_REUSEPORT is set when the port is ours, on that same socket:
-shards can bind now, and there was no moment in which somebody else could have come in between.
-SO_REUSEADDR, which lets us bind although old connections linger, is taken back for the same reason:
-two sockets that have it may share a port until one of them listens.
+the port as well and silently take half of the connections. The supervisor therefore binds a port
+*without* the option first, which fails if another process has the port, and then sets the option on
+that same socket: from now on shards can bind, and no other process could bind in between.
+SO_REUSEADDR, which allows a bind while old connections linger, is unset for the same reason: two
+sockets that have it may share a port until one of them listens.
 
-The socket is held as long as the node lives and never listens, so it is given no connections.
+The socket is open while the node runs, and never listens, so the kernel gives it no connections.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 ATTEMPTS: Final = 100
-"""At a block of free ports, when any will do; each attempt starts at another random one."""
+"""Attempts at a block of free ports, each from another random port."""
 
 QUIET: Final = range(10_000, 32_000)
-"""Where such a block is looked for first: systems take the ports of outgoing connections from above
-(Linux from 32,768 on), and where a busy machine has made thousands of those no block is free."""
+"""The ports that are tried first: systems assign higher ports to outgoing connections (Linux from
+32,768 on), and a busy machine with thousands of those may have no free block there."""
 
 PORT_MAX: Final = 65_535
 
@@ -108,7 +108,7 @@ class HeldPorts:
     def block(self, port: int, shards: int, spare: int = 0) -> int:
         """Hold a node's shared port and one above it for each shard; returns the shared one.
 
-        Where any block will do, it is one with room for so many more ports above it.
+        If `port` is 0, the block is any free one, with `spare` more free ports above it.
         """
         return self._this_block(port, shards) if port else self._any_block(shards, spare)
 
@@ -166,7 +166,7 @@ class HeldPorts:
         owner = f"which is shard {taken - port - 1}'s" if taken > port else "which all shards share"
         return CannotStart(
             f"Port {taken} on {hosts}, {owner}, is in use.",
-            remedy="Stop whoever has it, or name another one with --port "
+            remedy="Stop the process that has it, or name another one with --port "
             f"(the node needs {shards + 1} in a row; --port 0 finds some).",
         )
 

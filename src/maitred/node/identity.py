@@ -1,12 +1,12 @@
-"""The directory that is a node: whose it is, and that nobody else uses it.
+"""The data directory of a node: the node's identity, and the lock that keeps other nodes out.
 
 A node's identity survives its restarts, so it stands in a file, `node.json`, which is written once:
 to a temporary file, synced, and renamed, so that there is a whole file or none. A file that cannot
-be understood is never replaced: somebody's data may hang on it.
+be decoded is never replaced, because stored data belongs to that identity.
 
 The lock is on an open file, not on the existence of one, so it ends with the processes that hold
-it, however they end. Shards hold it as well: a node that lost its supervisor has the directory to
-itself until its last shard is done.
+it, however they end. Shards hold it as well: a node whose supervisor died keeps the directory until
+its last shard has ended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ OTHERS_WRITE: Final = 0o022
 
 
 class DataDirectory(NamedTuple):
-    """A directory that is ours as long as we live."""
+    """A data directory that this process has locked."""
 
     path: Path
     node: uuid.UUID
     lock: int
-    """The open file that holds the lock; for shards to inherit."""
+    """The open file that holds the lock; shards inherit it."""
     tightened: list[Tightened]
-    """Files that others could use until now."""
+    """Files whose permissions let other users of the machine use them until now."""
     shared: bool
-    """Whether others can write to the directory itself."""
+    """Whether other users of the machine can write to the directory itself."""
 
 
 class _Identity(Struct):
@@ -53,7 +53,7 @@ class _Identity(Struct):
 
 @contextmanager
 def locked_directory(location: str) -> Iterator[Path]:
-    """Keep every node out of the directory, which is made if need be; raises `CannotStart`."""
+    """Lock the directory, which is made if it does not exist; raise `CannotStart`."""
     path = Path(location).absolute()
     lock = _take(path)
     try:
@@ -64,7 +64,7 @@ def locked_directory(location: str) -> Iterator[Path]:
 
 @contextmanager
 def data_directory(location: str) -> Iterator[DataDirectory]:
-    """Take the directory for this node; raises `CannotStart` with the reason."""
+    """Lock the directory and read the node's identity; raise `CannotStart` with the reason."""
     path = Path(location).absolute()
     lock = _take(path)
     try:
@@ -90,7 +90,7 @@ def _take(path: Path) -> int:
     except OSError as problem:
         os.close(lock)
         _refuse(path, problem)
-    with suppress(OSError):  # a full disk: then a second node is not told who the first one is
+    with suppress(OSError):  # on a full disk, a second node cannot name the first one's process
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
@@ -124,7 +124,7 @@ def _in_use(path: Path, holder: int | None) -> CannotStart:
             remedy="Try again in a moment, or name another directory with --data.",
         )
     except OSError:
-        pass  # it lives, and belongs to somebody else
+        pass  # the process runs, as another user
     return CannotStart(
         f"Another node uses the data directory {path}: process {holder}.", remedy=remedy
     )
@@ -163,7 +163,7 @@ def _new_identity(file: Path) -> uuid.UUID:
 
 
 def _sync_directory(path: Path) -> None:
-    """The name of a new file is on disk when its directory is."""
+    """Sync the directory, which persists the names of new files."""
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)

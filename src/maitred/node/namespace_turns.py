@@ -1,8 +1,8 @@
 """A lock for which namespaces take turns.
 
-Whoever waits for a plain lock waits behind everybody who came before. A namespace that sends a
-thousand requests would make all others wait for a thousand turns; here they wait for one turn of
-each namespace that has something to do.
+A plain lock serves requests in the order of arrival: a namespace that sends a thousand requests
+would make all others wait for a thousand turns. Here each waits for one turn of every namespace
+with waiting requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NamespaceTurns:
-    """One at a time: first namespaces in rotation, then, within one, in the order of arrival."""
+    """Serves one request at a time: namespaces in rotation, and by arrival within a namespace."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -26,7 +26,7 @@ class NamespaceTurns:
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """Wait for a turn of the namespace, and have it for as long as the block takes."""
+        """Wait for a turn of the namespace, and hold the lock for the block."""
         if self._busy:
             await self._until_called(namespace)
         self._busy = True
@@ -46,7 +46,7 @@ class NamespaceTurns:
             raise
 
     def _call_next(self) -> None:
-        """Hand the turn over; it stays taken meanwhile, so that no other request gets it first."""
+        """Hand the lock over without releasing it, so that no other request gets it first."""
         while self._waiting:
             (called,) = self._waiting.take(1)
             if not called.done():

@@ -1,7 +1,7 @@
-"""The supervisor's part of reloading: the settings file, and telling every process.
+"""The supervisor's part of a reload: it reads the settings file, and has every process reload.
 
-Of the settings only `users` counts while a node runs. Everything else needs a restart, and whoever
-asks for a reload is told which settings those are.
+Of the settings, only `users` can change while a node runs. Every other change needs a restart, and
+the outcome of a reload names those settings.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from maitred.settings import Node, User
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at the settings file. One that has changed is read when it is the same at two
-of them: an editor may still be writing it."""
+"""Interval between two looks at the settings file. A changed file is read when two looks find the
+same: an editor may still be writing it."""
 
 PART: Final = "settings"
 OURS: Final = "node"
 
 
 class SettingsSource(NamedTuple):
-    """Reads the settings of a process anew, from where they were first read."""
+    """How the settings of a process are read again, from their first sources."""
 
     load: Callable[[], Node]
-    """Reads them again; raises what is wrong with them."""
+    """Returns the settings; raises `MaitredError` if they cannot be used."""
     file: str | None = None
-    """The file among their sources, which is watched."""
+    """The file among the sources, which is watched."""
 
 
 class SettingsFile:
-    """The settings as they are now, and what of them can change."""
+    """The current settings, and the part of them that can change."""
 
     def __init__(self, settings: Node, source: SettingsSource) -> None:
         self._settings = settings
@@ -50,21 +50,21 @@ class SettingsFile:
         self._loaded = self._looked = self._stamp()
 
     def has_changed(self) -> bool:
-        """Whether the file is another one, and the same as at the last look."""
+        """Whether the file has changed since it was read, and is the same as at the last look."""
         looked, self._looked = self._looked, self._stamp()
         return self._looked == looked != self._loaded
 
     def reload(self) -> tuple[dict[str, User] | None, PartState]:
-        """Read them, in a thread: the users of the settings (None: as they were, since the settings
-        cannot be used), and what is to be said."""
+        """Read the settings, in a thread; return their users, or None if the settings cannot be
+        used, and the outcome."""
         self._loaded = self._stamp()
         try:
             found = self._source.load()
         except MaitredError as problem:
             return None, PartState(PART, FAILED, str(problem))
         if found.authenticates != self._settings.authenticates:
-            # Those who are connected to a node without users may do anything, and would go on; and
-            # a node that has lost its last user must not let everybody in.
+            # Callers that are connected to a node without users keep every permission; and a node
+            # that has lost its last user must not let every caller in.
             remark = (
                 "The settings have users now and had none, or the other way round. Restart the "
                 "node for that."
@@ -85,10 +85,10 @@ class SettingsFile:
 
 
 class ReloadedWithUsers(Protocol):
-    """A process, or what keeps one."""
+    """A process of a node, or the keeper of one."""
 
     async def reload(self, users: dict[str, User] | None) -> ProcessState:
-        """Have it read everything again, with these users of the settings."""
+        """Reload the process, with these users of the settings."""
 
 
 class NodeReload:
@@ -107,7 +107,8 @@ class NodeReload:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wanted(self, tell: ReloadAsker) -> None:
-        """A process was asked to have the node reload."""
+        """Reload the node because an operator asked one of its processes, and `tell` it the
+        outcome."""
         task = asyncio.create_task(self._answer(tell))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -116,14 +117,14 @@ class NodeReload:
         tell(await self.reload())
 
     async def watch(self) -> None:
-        """Reload when the settings file has changed; returns never."""
+        """Reload whenever the settings file has changed; never return."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self._file is not None and self._file.has_changed():
                 await self.reload()
 
     async def reload(self) -> list[ProcessState]:
-        """Have every process read everything again; what came of it, by process."""
+        """Have every process reload; return the outcomes by process."""
         async with self._turn:
             states: list[ProcessState] = []
             users: dict[str, User] | None = None

@@ -1,10 +1,10 @@
-"""How a shard gets partitions from the store: in groups, one group at a time, namespaces in turns.
+"""Loads partitions from the store: in groups, one group at a time, namespaces in turns.
 
-A load is a commit, and the store does one after another. If each request for a partition that is
-not in memory were a load of its own, a caller that names ten thousand queues would make everybody's
-commits wait for ten thousand of them. So there is one group under way at most: another commit waits
-for that one and no more. Who waits for a load stands in the line of its namespace, and lines take
-turns, so other namespaces wait for one group as well.
+A load is a commit, and the store does one commit after another. If each request for a partition
+that is not in memory were a load of its own, a caller that names ten thousand queues would delay
+all commits by ten thousand loads. At most one group is being loaded, so another commit waits for
+one group only. Requests wait per namespace, and the namespaces take turns, so another namespace
+waits for one group as well.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from maitred.store.interface import Store
 
 SILENT_SECONDS: Final = 5.0
-"""The store counts as away when a load has taken this long. A commit has less time: a load
-may have to open a connection first, and a partition is loaded once in its life."""
+"""The store counts as unavailable when a load has taken this long. A commit has less time: a load
+may have to open a connection first, and a partition is loaded rarely."""
 
 GROUP: Final = 32
-"""Partitions that are loaded with one commit: a millisecond or two besides the disk's own time."""
+"""Partitions that are loaded with one commit: one or two milliseconds beyond the disk's time."""
 
 USERS_KEPT: Final = 10_000
-"""Users whose rate of new queues is remembered; the one that made a queue longest ago goes
+"""Users whose rate of new queues is remembered; the user who made a queue longest ago is forgotten
 first."""
 
 
@@ -52,7 +52,7 @@ class _Wanted(NamedTuple):
 
 
 class Loader:
-    """Loads partitions for one shard, and makes queues as far as quotas allow."""
+    """Loads partitions for one shard, and creates queues as far as quotas allow."""
 
     def __init__(self, shard: Shard, store: Store, silent: Callable[[MaitredError], None]) -> None:
         self._shard = shard
@@ -60,7 +60,7 @@ class Loader:
         self._tell_silent = silent
         """Called when the store has not answered a load for `SILENT_SECONDS`."""
         self.silent: MaitredError | None = None
-        """What those hear who would have to wait for a load, until the store answers."""
+        """The error for requests that would wait for a load, while the store does not answer."""
         self._loop = shard.loop
         self._lines: FairLines[_Wanted] = FairLines()
         self._runs = False
@@ -79,8 +79,8 @@ class Loader:
         return None if isinstance(found, Refusal) else found
 
     async def make(self, key: PartitionKey, user: str) -> Acquired:
-        """Acquire the partition; it is made if it does not exist. A root is a new queue, which
-        counts against the user's rate and the quotas; raises `TooManyNewQueues` or
+        """Acquire the partition, or create it if it does not exist. A new root is a new queue; it
+        counts against the user's rate and the quotas; raise `TooManyNewQueues` or
         `TooManyQueues`."""
         if key.partition:
             found = await self._acquire(Acquisition(key))
@@ -151,7 +151,8 @@ class Loader:
     # New queues
 
     def _limiter(self, user: str) -> Limiter:
-        """Each shard allows its share: where a queue lives is a matter of its name."""
+        """Return the user's limiter; each shard allows its share, since names spread queues evenly
+        over shards."""
         limiter = self._limiters.get(user)
         if limiter is None:
             limits, shards = self._shard.limits, self._shard.place.shards
@@ -167,7 +168,7 @@ class Loader:
         at = limiter.next_at(now)
         if at > now:
             rate = self._shard.limits.new_queues_per_second
-            who = f"The user {user!r}" if user else "Those without a user's name"
+            who = f"The user {user!r}" if user else "Callers without a user name"
             raise TooManyNewQueues(
                 f"{who} may make {rate:g} new queues a second, and made more.",
                 remedy="Use queues that exist, or raise limits.new_queues_per_second.",

@@ -1,8 +1,8 @@
-"""How long a connection may take for what, decided in one place.
+"""The time limits of a connection, in one table.
 
-A peer that trickles a byte a second, that never reads, or that says nothing at all costs memory and
-a descriptor. A connection waits for exactly one thing at a time, and each has a limit with a name
-and a sentence for whoever reaches it: the table is complete, so no connection is exempt.
+A peer that trickles a byte a second, that never reads, or that sends nothing costs memory and a
+descriptor. A connection waits for exactly one thing at a time, and each has a limit and an error:
+the table is complete, so no connection is exempt.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from maitred.settings import Limits
 
 LINGER_SECONDS: Final = 2.0
-"""After our last words a peer has so long to read them and close; then we do."""
+"""How long a peer has to read the last frame and close; then the shard closes the connection."""
 
 ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
-"""No request may take longer than its deadline allows, so one that is not answered by then, on a
-connection on which nothing arrives, was lost by us."""
+"""No request may take longer than its deadline, so the shard has lost a request that is unanswered
+by then on a silent connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Observed:
 
 
 class Farewell(NamedTuple):
-    """Why a connection has to go, and whether its peer would still hear it."""
+    """Why a connection is closed, and whether its peer may still read the reason."""
 
     problem: MaitredError
     heard: bool
@@ -51,21 +51,21 @@ class Awaits(Enum):
     """What a connection waits for."""
 
     CLOSE = auto()
-    """The peer has heard our last words and has to close."""
+    """The shard has sent its last frame, and the peer has to close."""
     HANDSHAKE = auto()
-    """The peer is not READY yet."""
+    """The peer has to finish the handshake."""
     PEER = auto()
-    """The peer does not read."""
+    """The peer has to read."""
     FRAME = auto()
-    """The rest of a frame."""
+    """The peer has to send the rest of a frame."""
     ANSWER = auto()
-    """A request is under way here."""
+    """The shard has to answer a request."""
     REQUEST = auto()
-    """The peer may say something."""
+    """The peer may send a request."""
 
 
 def awaited(seen: Observed) -> tuple[Awaits, float]:
-    """Return what a connection waits for, and since when."""
+    """Return what the connection waits for, and since when."""
     if seen.closing_since is not None:
         return Awaits.CLOSE, seen.closing_since
     if not seen.ready:
@@ -85,11 +85,11 @@ LIMITS: Final[dict[Awaits, Callable[[Limits], float]]] = {
     Awaits.ANSWER: lambda _: ANSWER_SECONDS,
     Awaits.REQUEST: lambda limits: limits.idle_seconds,
 }
-"""The longest time of each, in seconds."""
+"""The longest wait of each kind, in seconds."""
 
 
 def lost_patience(seen: Observed, limits: Limits, now: float) -> Farewell | None:
-    """Why the connection has to go; None if it may stay."""
+    """Return why the connection has to be closed; None if it may stay."""
     awaits, since = awaited(seen)
     seconds = LIMITS[awaits](limits)
     if now - since < seconds:

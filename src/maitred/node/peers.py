@@ -1,11 +1,11 @@
-"""The other shards of the node, and the requests that are passed on to them.
+"""The links to the other shards of the node, which forward requests to them.
 
-Shards talk through Unix stream sockets in a directory that only their user may enter: nothing else
-on the machine can reach them, so that a request passed on needs no second check of who asked. The
-frames are the same as everywhere. docs/architecture.md says what was measured against loopback TCP.
+Shards talk through Unix stream sockets in a directory that only their user may enter: no other
+program can reach them, so the owner need not check the permission of a forwarded request again. The
+frames are those of the protocol. docs/architecture.md has the measurements against loopback TCP.
 
-A link is made when it is first needed. While it is being made requests wait for it; if the other
-shard is not there they are refused at once, since asking a local socket costs nothing.
+A link is made when it is first needed, and requests wait while it is being made. If the other shard
+does not listen, they are refused at once, because a connection to a local socket fails at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PeerLink(Caller):
-    """Our end of the connection to another shard."""
+    """This shard's end of the connection to another shard."""
 
     __slots__ = ("_peer",)
 
@@ -34,7 +34,7 @@ class PeerLink(Caller):
         super().__init__(loop, max_body_bytes, STREAMS_MAX)
         self._peer = peer
 
-    def ended(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
+    def ended(self, problem: Exception | None) -> None:  # noqa: ARG002 - the shard's process ended
         self._peer.link_ended(self)
 
 
@@ -53,7 +53,7 @@ class Peer:
         self._waiting: list[tuple[ForwardedWork | PeerCall, AnyRequest, float]] = []
 
     def forward(self, work: ForwardedWork | PeerCall, message: AnyRequest, deadline: float) -> None:
-        """Pass the request on, now or when there is a link."""
+        """Forward the request, now or when there is a link."""
         link = self._link
         if link is not None:
             self._pass_on(link, work, message, deadline)
@@ -69,21 +69,20 @@ class Peer:
         message: AnyRequest,
         deadline: float,
     ) -> None:
-        """Send a request, or refuse it if too much is unsent. That holds for requests that waited
-        for the link as well: together they may be far too much."""
+        """Send a request, or refuse it if too much is unsent: requests that waited for the link may
+        together exceed the limit as well."""
         if link.unsent_bytes > self._limits.forward_buffer_bytes:
             work.stop(Overloaded(f"Shard {self.number}, which owns this, does not keep up."))
         else:
             work.ask(link, message, deadline)
 
     def link_ended(self, link: PeerLink) -> None:
-        """Note that the link to the shard is lost; the next request finds out whether it was
-        started again."""
+        """Forget a lost link; the next request tries to connect again."""
         if self._link is link:
             self._link = None
 
     def close(self) -> None:
-        """Nothing more is passed on."""
+        """Close the link, and stop connecting."""
         if self._connecting is not None:
             self._connecting.cancel()
         if self._link is not None:
@@ -96,11 +95,11 @@ class Peer:
                 lambda: PeerLink(self, self._loop, self._limits.frame_bytes), self._path
             )
         except OSError:
-            pass  # it is not there; those who wait are told below
+            pass  # the shard does not listen; the waiting requests are refused below
         finally:
             self._connecting = None
             if link is not None and link.closing:
-                link = None  # it ended before we could even keep it
+                link = None  # it was lost at once
             self._link = link
             waiting, self._waiting = self._waiting, []
             for work, message, deadline in waiting:

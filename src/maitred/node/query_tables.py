@@ -1,12 +1,12 @@
-"""The query tables of all gateways, for people: shard 0 asks each of them, and gathers answers.
+"""The query tables of all gateways, for operators: shard 0 asks each gateway, and gathers answers.
 
-Every gateway holds a WATCH here. Whoever asks for queries has it answered with an order, and the
-gateways send what they find in a REPORT. One that is silent is not waited for.
+Every gateway keeps a long poll (WATCH) here. An operator's request for queries answers it with an
+order, and the gateways send the matching queries in a REPORT. Silent gateways are not waited for.
 
-The node's own gateway hears what exactly is looked for. A client that asks queries by itself has a
-table as well, of its own queries alone, and every user with `query` may be one. It hears nothing of
-what an operator looks for (whose queries, of which queue, of which worker): it is asked only if the
-filter may concern it, and the rest of the filter is applied here to what it reports.
+The node's own gateway gets the operator's filter. A client that asks queries by itself has a table
+as well, of its own queries alone, and every user with `query` may have such a client. It must not
+learn the filter (whose queries, of which queue, of which worker): it is asked only if the filter
+may match its queries, and the rest of the filter is applied here to its report.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ GATHER_SECONDS: Final = 1.0
 """How long the gateways have to answer."""
 
 RETURN_SECONDS: Final = 2.0
-"""How long after its last WATCH a gateway is asked all the same: it is about to send another."""
+"""How long after its last WATCH a gateway still gets orders: it is about to send another."""
 
 GATEWAYS_MAX: Final = 10_000
-"""That are watched at a time; every client that asks queries by itself is one."""
+"""Gateways that are watched at a time; every client that asks queries by itself is one."""
 
 USER_GATEWAYS_MAX: Final = GATEWAYS_MAX // 10
-"""Gateways that one user may have, so that no user with `query` takes all places."""
+"""Gateways that one user may have, so that no user with `query` takes all of them."""
 
 ADDRESS_GATEWAYS_MAX: Final = GATEWAYS_MAX // 5
 """Gateways that one IPv4 address, or one /64 of IPv6 addresses, may have. Several users may share
@@ -69,7 +69,7 @@ QUERIES_MOST: Final = 10_000
 """Rows that a gateway is asked for if some of them are left out here."""
 
 ORDERS_KEPT: Final = 100
-"""Of one gateway that does not fetch them; the oldest goes first."""
+"""Orders that are kept for a gateway that does not fetch them; the oldest is dropped first."""
 
 
 Key = tuple[str, bytes]
@@ -78,7 +78,7 @@ session is not enough to speak for another user's gateway."""
 
 
 class _Gateway:
-    """One that has a table."""
+    """One gateway with a query table."""
 
     __slots__ = (
         "held",
@@ -104,7 +104,7 @@ class _Gateway:
         self.timer: asyncio.TimerHandle | None = None
 
     def shown(self, wanted: QueryFilter) -> QueryFilter | None:
-        """Return what it may hear of a filter; None if it can have nothing that matches."""
+        """Return the part of a filter that the gateway may learn; None if it can have no match."""
         if not self.user:
             return wanted
         if (
@@ -125,7 +125,7 @@ class _Gateway:
 
 
 class _Asked(NamedTuple):
-    """What a gateway was ordered, and what for."""
+    """An operator's request for which a gateway got an order."""
 
     action: str
     wanted: QueryFilter
@@ -159,12 +159,12 @@ class QueryTables:
         self._secret = surroundings.secret
         self._gateways: dict[Key, _Gateway] = {}
         self._of_users: Counter[str] = Counter()
-        """Places by user; those of the node's own gateway and of callers without a name are under
-        an empty name."""
+        """Gateways by user; the node's own gateway and callers without a user are under an empty
+        name."""
         self._of_networks: Counter[str] = Counter()
         self._made_room_at = -inf
         self._gathering: dict[int, _Gathering] = {}
-        """By the numbers of their orders."""
+        """The requests that wait for reports, by the numbers of their orders."""
         self.requests = RequestTable(
             handlers={Opcode.REPORT: self._report, Opcode.QUERIES: self._queries},
             holders={Opcode.WATCH: self._watch},
@@ -181,7 +181,7 @@ class QueryTables:
         waiting = {id(one) for one in self._gathering.values()}
         return {"gateways": len(self._gateways), "requests": len(waiting)}
 
-    # Where they come in
+    # Admission, at the shard that receives a request
 
     def _admit_watch(self, message: Watch, connection: Accepted) -> None:
         message.user = _user_of(connection)
@@ -235,7 +235,7 @@ class QueryTables:
         gateway.timer = self._loop.call_at(until, self._time_is_up, gateway, held)
 
     def _check_places(self, message: Watch) -> None:
-        """Raise `TooManyGateways` unless there is a place for another gateway."""
+        """Raise `TooManyGateways` unless another gateway is allowed."""
         now = self._loop.time()
         if self._refusal(message) and now - self._made_room_at >= MAKE_ROOM_SECONDS:
             self._made_room_at = now
@@ -336,7 +336,7 @@ class QueryTables:
     def _order(self, action: Literal["list", "cancel"], wanted: QueryFilter) -> Order:
         return Order(int.from_bytes(self._secret(7), "big"), action, wanted)
 
-    # People
+    # Operators
 
     async def _queries(self, message: Queries) -> QueriesFound:
         self._only_first(message)
@@ -366,7 +366,8 @@ class QueryTables:
         for wanted in _filters(message):
             shown = gateway.shown(wanted)
             if shown is not None:
-                # What is to be cancelled is found out here, if the gateway may not know what for.
+                # A gateway that may not learn the filter lists its queries, and this shard selects
+                # those to cancel.
                 hidden = bool(gateway.user) and _has_more(wanted)
                 order = self._order("list" if hidden else message.action, shown)
                 orders.append((order, _Asked(message.action, wanted)))
@@ -387,7 +388,7 @@ class QueryTables:
 
     def _only_first(self, message: Watch | Report | Queries) -> None:
         if message.shard:
-            raise InvalidArgument("Shard 0 knows the gateways.")
+            raise InvalidArgument("Only shard 0 knows the gateways.")
 
     def stop_waiting(self) -> None:
         """Answer every gateway that waits for orders: the shard stops."""
@@ -396,20 +397,19 @@ class QueryTables:
 
 
 def _filters(message: Queries) -> list[QueryFilter]:
-    """Return one filter for each namespace that the user may see; one for all, if they may see
-    all."""
+    """Return one filter for each namespace that the operator may see; one filter if that is all."""
     if message.within is None:
         return [message.filter]
     return [structs.replace(message.filter, namespace=one) for one in message.within]
 
 
 def _has_more(wanted: QueryFilter) -> bool:
-    """Whether it names what a user's own gateway does not hear of."""
+    """Whether the filter has a part that a user's own gateway must not learn."""
     return bool(wanted.queue or wanted.worker)
 
 
 def _user_of(connection: Accepted) -> str:
-    """The user whose queries this gateway's table has; empty if it has those of many users."""
+    """Return the user whose queries this gateway's table has; empty for a gateway of many users."""
     return "" if connection.is_gateway else connection.user
 
 

@@ -1,4 +1,4 @@
-"""What people and roots ask about queues: how they are, how many partitions, dead letters."""
+"""The requests of operators and roots about queues: description, partition counts, dead letters."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ class QueueRequests:
         return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
     async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
-        """Each as soon as it was read: what lies a while may have been done again by others."""
+        """Retry or drop dead letters, each as soon as it was read: another operator may act on the
+        same ones."""
         partition = owned.partition
         found = []
         async with self._partitions.written(owned) as ticket:
@@ -202,7 +203,8 @@ class QueueRequests:
 
 
 def _sync_makes(message: Sync) -> Makes:
-    """A root names its partitions; a partition whose caller may make queues names its root."""
+    """Return what SYNC creates: a root names its partitions, and a partition whose caller may make
+    queues names its root."""
     return Makes.QUEUES if message.makes or message.partition else Makes.NOTHING
 
 

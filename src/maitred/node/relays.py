@@ -1,18 +1,18 @@
-"""Queries that pass through the node, because their gateway cannot reach the worker.
+"""Relays queries through the node when their gateway cannot reach the worker.
 
-Gateway and worker both come to the shard of the partition where the reservation was made, and are
-brought together by its token. The gateway leaves the query and asks for one piece of the answer
-after the other; the worker takes the query and leaves one piece after the other. Whoever is first
-waits, so no more than one piece of an answer is ever here, in a request that the shard's own limit
-for requests under way counts.
+Gateway and worker both send requests to the shard of the partition that made the reservation, and
+its token brings them together. The gateway sends the query (RELAY) and asks for one piece of the
+answer after the other; the worker fetches the query (FETCH) and delivers one piece after the other
+(DELIVER). The first of the two waits for the other, so the shard never has more than one piece of
+an answer, in a request that counts against the limit `under_way_bytes`.
 
-| who is lost | what becomes of it |
+| lost | outcome |
 |---|---|
-| the gateway, before the worker has the query | nothing is run; the reservation ends by itself |
-| the gateway, later | the worker is told to stop, with whatever it waits for or says next |
-| the worker, before it has the query | `InvalidReservation`: nothing was run, so ask again |
-| the worker, later | `WorkerLost`, when it has not been back for `RETURN_SECONDS` |
-| the shard | the gateway asks for a piece of what nobody knows: `WorkerLost`; the worker: stop |
+| the gateway, before the worker has the query | nothing runs; the reservation expires |
+| the gateway, later | the answer to the worker's waiting or next request says to stop |
+| the worker, before it has the query | `InvalidReservation`: nothing ran; the gateway asks again |
+| the worker, later | `WorkerLost`, after `RETURN_SECONDS` without a request of the worker |
+| the shard | the gateway's next request is refused with `WorkerLost`; the worker is told to stop |
 """
 
 from __future__ import annotations
@@ -48,27 +48,26 @@ if TYPE_CHECKING:
     from maitred.node.partitions import Partitions
 
 RELAYS_MAX: Final = 10_000
-"""At a time; their bodies are counted with all requests under way."""
+"""Relayed queries of a shard at a time; their bodies count as requests in flight."""
 
 NAMESPACE_SHARE: Final = 0.5
 """Largest share of the relays that one namespace may have. A user who relays with made-up tokens
 fills the share of that namespace alone."""
 
 RETURN_SECONDS: Final = 2.0
-"""How long a worker that has a query may be out of touch: between two requests, or while it
-connects again."""
+"""How long a worker that has a query may send no request, because it reconnects for example."""
 
 IDLE_SECONDS: Final = 60.0
-"""How long a gateway may take a piece and not ask for the next: its own caller does not read."""
+"""How long a gateway may wait before it asks for the next piece: its own caller may not read."""
 
 LOOK_SECONDS: Final = 0.1
-"""How often it is looked who has waited long enough, while there is anything to look at."""
+"""Interval at which the shard checks the time limits of relayed queries, while it has any."""
 
 Key = tuple[str, str, bytes]
 
 
 class _Relaying:
-    """One query on its way."""
+    """One relayed query."""
 
     __slots__ = (
         "asked",
@@ -90,29 +89,29 @@ class _Relaying:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.query = b""
-        """The query, until the worker has it."""
+        """The query, until the worker fetches it."""
         self.fetched = False
-        """Whether the worker has it."""
+        """Whether the worker has the query."""
         self.stopped = False
-        """Whether nobody wants the answer any more."""
+        """Whether the gateway has cancelled the query or was lost."""
         self.ordinal = 0
-        """Of the next piece."""
+        """The number of the next piece."""
         self.asked: DeferredReply | None = None
-        """The gateway, waiting for that piece."""
+        """The gateway's request for that piece."""
         self.piece: tuple[Deliver, DeferredReply] | None = None
-        """That piece, and the worker who has brought it."""
+        """That piece, and the worker's request that delivers it."""
         self.fetching: DeferredReply | None = None
-        """The worker, waiting for the query."""
+        """The worker's request for the query."""
         self.fetching_until = inf
         self.watching: DeferredReply | None = None
-        """The worker, waiting to hear that nobody wants the answer."""
+        """The worker's long poll that is answered if the query is to stop."""
         self.watching_until = inf
         self.unclaimed_until = inf
-        """When the query that nobody fetches is given back."""
+        """When a query that no worker has fetched is refused."""
         self.worker_by = inf
         """When the worker counts as lost."""
         self.gateway_by = inf
-        """When the gateway does."""
+        """When the gateway counts as lost."""
 
 
 class Relays:
@@ -123,7 +122,7 @@ class Relays:
         self._loop = partitions.loop
         self._table: dict[Key, _Relaying] = {}
         self._namespaces: Counter[str] = Counter()
-        """How many of them each namespace has."""
+        """The number of relayed queries by namespace."""
         self._looking = False
         self.requests = RequestTable(
             holders={
@@ -146,7 +145,7 @@ class Relays:
         if message.stop:
             if one is not None and one.asked is None:
                 self._stop(one)
-            raise Cancelled("The query was taken back.")
+            raise Cancelled("The gateway cancelled the query.")
         if message.ordinal:
             self._ask_for_piece(one, message, held)
             return
@@ -165,9 +164,9 @@ class Relays:
 
     def _ask_for_piece(self, one: _Relaying | None, message: Relay, held: DeferredReply) -> None:
         if one is None or one.stopped:
-            raise WorkerLost("The node does not know this query any more.")
+            raise WorkerLost("The shard has no such query; it may have been restarted.")
         if one.asked is not None or message.ordinal != one.ordinal:
-            raise InvalidArgument(f"The next piece is {one.ordinal}, for whoever asks first.")
+            raise InvalidArgument(f"The next piece is {one.ordinal}, for one request at a time.")
         self._gateway_waits(one, held)
         self._meet(one)
 
@@ -182,7 +181,7 @@ class Relays:
             self._stop(one)
 
     def _stop(self, one: _Relaying) -> None:
-        """Tell the worker, now or with its next message, that the answer is not wanted any more."""
+        """Tell the worker to stop, now or in the answer to its next request."""
         one.stopped = True
         one.query = b""
         watching, one.watching = one.watching, None
@@ -260,7 +259,7 @@ class Relays:
             held.answer(Delivered(stop=True))
             return
         if message.ordinal < one.ordinal:
-            held.answer(Delivered())  # it was taken; only the word of it was lost
+            held.answer(Delivered())  # delivered before; its answer was lost
             return
         if message.ordinal > one.ordinal or not one.fetched:
             raise InvalidArgument(f"The next piece is {one.ordinal}.")
@@ -278,7 +277,7 @@ class Relays:
                 self._worker_out_of_touch(one)
 
     def _meet(self, one: _Relaying) -> None:
-        """Give the next piece to the gateway, if there is one and the gateway has asked for it."""
+        """Hand the next piece to the gateway, if both have sent their requests."""
         if one.asked is None or one.piece is None:
             return
         gateway, (piece, worker) = one.asked, one.piece
@@ -299,7 +298,7 @@ class Relays:
             watching.answer(Fetched())
         self._forget(one)
 
-    # All of them
+    # The table
 
     def _new(self, key: Key) -> _Relaying:
         if len(self._table) >= RELAYS_MAX:
@@ -358,8 +357,7 @@ class Relays:
         self._stop(one)
 
     def stop_waiting(self) -> None:
-        """Answer the workers that wait for queries which never came: the node stops. What is under
-        way goes on."""
+        """Answer the workers that wait for queries: the node stops. Fetched queries continue."""
         for one in list(self._table.values()):
             if one.fetching is not None and not one.query:
                 one.fetching.answer(Fetched())

@@ -1,4 +1,4 @@
-"""Workers that have their free slots on offer to many partitions of this shard at once."""
+"""Offers of workers to many partitions of this shard at once (OFFER_MANY)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SharedOfferRequests:
-    """Serves OFFER_MANY, and answers such offers when their time is up."""
+    """Serves OFFER_MANY, and answers shared offers when their long poll ends."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -76,7 +76,8 @@ class SharedOfferRequests:
         self._partitions.serve(supply, now)
 
     def _named(self, message: OfferMany, held: DeferredReply) -> SharedSupply | None:
-        """The set that the message names; None if some of it is not ours, which it is told."""
+        """Return the set that the message names; None, after an answer that says so, if this shard
+        does not own all of its partitions."""
         shard = self._shard
         members: dict[PartitionKey, int] = {}
         elsewhere = []
@@ -100,7 +101,7 @@ class SharedOfferRequests:
         return supply
 
     def _load(self, supply: SharedSupply, message: OfferMany) -> None:
-        """See to it that each partition of the set is there, made if need be."""
+        """Load every partition of the set, or create it."""
         partitions = self._partitions
         for key, index in list(supply.members.items()):
             join = Offer(
@@ -116,11 +117,11 @@ class SharedOfferRequests:
             owned = partitions.owned.get(key)
             if owned is not None:
                 self._joined(owned, join, joining)
-            elif not partitions.has(key):  # else it is being loaded, and finds the set then
+            elif not partitions.has(key):  # a partition that is being loaded finds the set itself
                 partitions.load_for(key, WaitingRequest(self._join, join, joining))
 
     def _joined(self, owned: Owned, message: Offer, held: DeferredReply) -> None:
-        """The partition is there."""
+        """Let a loaded partition use the set, and tell the worker newer counts."""
         now = self._loop.time()
         owned.last_used = now
         partition = owned.partition
@@ -131,7 +132,7 @@ class SharedOfferRequests:
             held.answer(Offered([], partition.settings.lease_seconds, 0, 0.0, counts))
 
     def _told(self, supply: SharedSupply, index: int, outcome: Struct | MaitredError) -> None:
-        """The worker should know something about one partition of its set."""
+        """Tell the worker the counts of one partition of its set, or why it was not loaded."""
         if isinstance(outcome, MaitredError):
             supply.refused.append((index, encode_error(outcome)))
         first = next(iter(supply.offers), None)
@@ -167,7 +168,7 @@ class SharedOfferRequests:
 
 
 class Joining(DeferredReply):
-    """Waits for a partition of a set to be loaded, and hears why it cannot be."""
+    """The reply to a request that loads one partition of a set; passes the outcome on at once."""
 
     __slots__ = ("_told",)
 
@@ -187,5 +188,5 @@ class Joining(DeferredReply):
 
 
 def _not_there(_message: Offer, counts: Counts | None) -> Offered | None:
-    """The worker goes by counts that are out of date."""
+    """Answer with the counts of the queue: the worker's are out of date."""
     return Offered([], 0.0, 0, 0.0, counts) if counts else None

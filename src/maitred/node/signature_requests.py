@@ -1,7 +1,7 @@
-"""What arguments the handlers of a queue take: announced by workers, asked by producers.
+"""The signatures of a queue's handlers, which workers announce and producers ask for.
 
-The root of a queue has the signatures. The row of an earlier owner is read when the first worker
-attends or the first producer asks, and not with every load of a partition: most loads need none.
+The root of a queue has the signatures. The shard reads the row of an earlier owner when the first
+worker attends or the first producer asks, not with every load: most loads do not need it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SignatureRequests:
-    """Serves them, for all roots of a shard."""
+    """Serves the requests for signatures, for all roots of a shard."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -35,13 +35,13 @@ class SignatureRequests:
         self.requests = RequestTable(holders={Opcode.SIGNATURES: serve})
 
     def announced(self, owned: Owned, signature: bytes) -> None:
-        """A worker attends with a handler of this signature."""
+        """Note the signature of a handler whose worker attends."""
         owned.partition.announce(signature, self._loop.time())
         if not owned.partition.signatures.is_complete:
             self._read(owned)
 
     async def complete(self, owned: Owned) -> None:
-        """Have the signatures that an earlier owner knew, if the store says them."""
+        """Read the signatures of an earlier owner from the store, unless that was done."""
         if not owned.partition.signatures.is_complete:
             await self._read(owned)
 
@@ -73,7 +73,7 @@ class SignatureRequests:
         try:
             row = await self._partitions.store.result(owned.key, SIGNATURES_ROW)
         except MaitredError as problem:
-            # The next worker that attends, or the next who asks, has it read again.
+            # The next worker that attends, or the next producer that asks, causes another read.
             self._partitions.shard.log.debug(
                 "signatures not read", queue=owned.key.queue, error=problem
             )

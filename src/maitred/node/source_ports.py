@@ -1,15 +1,15 @@
 """ScyllaDB's shard-aware port: the client's source port, modulo the shards, picks the shard.
 
 Stock drivers reach a shard of their choice by binding their end of the connection to a fitting
-port. The kernel sorts such connections for us. Sockets that listen on one port with SO_REUSEPORT
+port. The kernel distributes such connections: sockets that listen on one port with SO_REUSEPORT
 form a group, in the order in which they began to listen, and a small classic BPF program, run for
-each new connection, says which of the group gets it: the 16 bits at the start of the TCP header,
+each new connection, selects one of the group by the 16 bits at the start of the TCP header,
 modulo N.
 
 The supervisor opens these sockets, keeps them, and lets each shard inherit its own: so the order
-stays when a shard is started again, and connections for a shard that is not there wait until it is.
+stays when a shard is restarted, and connections for a shard that is down wait until it is back.
 
-It needs Linux, and it is tried out before anybody is told about it.
+The port needs Linux. The supervisor tries it out before it announces the port.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SKF_NET_OFF: Final = -0x100000
 """From <linux/filter.h>: offsets below this are from the start of the IP header."""
 
 IP_HEADER_BYTES: Final = {socket.AF_INET: 20, socket.AF_INET6: 40}
-"""Without options. A packet with options goes to some shard, not to none."""
+"""Sizes of headers without options. A packet with options still reaches some shard."""
 
 LOAD_HALF_WORD: Final = 0x28  # BPF_LD | BPF_H | BPF_ABS
 MODULO: Final = 0x94  # BPF_ALU | BPF_MOD | BPF_K
@@ -45,20 +45,21 @@ RETURN_ACCUMULATOR: Final = 0x16  # BPF_RET | BPF_A
 
 BACKLOG: Final = 4_096
 TRIAL_SECONDS: Final = 1.0
-"""For a connection to ourselves, in a trial."""
+"""Time for a connection of the supervisor to itself, in a trial."""
 
 TRIAL_PORTS: Final = 1_000
-"""Source ports that are looked at to find a free one with the right remainder."""
+"""Source ports that are tried to find a free one with the right remainder."""
 
 
 class _NotAsHoped(Exception):
-    """The trial went wrong; says how."""
+    """The trial failed; the message says how."""
 
 
 def open_source_port(
     reservation: HeldPorts, endpoints: Sequence[Endpoint], port: int, shards: int, log: Logger
 ) -> list[socket.socket]:
-    """A listening socket for each shard, in order; none if it cannot be done here, and why."""
+    """Return a listening socket for each shard, in order; none, and log why, where the port is not
+    possible."""
     reason = None
     if shards == 1:
         return []  # every port is the shard's
@@ -117,7 +118,7 @@ def _attach(one: socket.socket, family: socket.AddressFamily, shards: int) -> No
 
 
 def _try_out(endpoint: Endpoint, port: int, sockets: Sequence[socket.socket]) -> None:
-    """Call the first, the second and the last shard, twice each, and see who is rung."""
+    """Connect to the first, the second and the last shard, twice each, and check which accepts."""
     shards = len(sockets)
     source = 0
     for wanted in sorted({0, 1, shards - 1}) * 2:

@@ -1,4 +1,4 @@
-"""Keeps a shard's quotas of stored tasks up to date: asks the store once a second what it holds."""
+"""Keeps a shard's quotas of stored tasks up to date: asks the store once a second for its sums."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from maitred.store.interface import Store
 
 LOOK_SHARE: Final = 0.05
-"""Largest share of the time that is spent on looks. Where one takes long, because there are very
-many queues or the store is slow, the next one comes later."""
+"""Largest share of the time for reads of the sums. Where one takes long, because there are many
+queues or the store is slow, the next one comes later."""
 
 
 class StoredQuotas:
-    """The quotas of one shard, and its looks at the store."""
+    """The quotas of one shard, with the sums that it reads from the store."""
 
     def __init__(self, shard: Shard, store: Store) -> None:
         self._shard = shard
@@ -34,18 +34,18 @@ class StoredQuotas:
         self._refused_warning = OccasionalWarning(shard.log, "tasks refused")
 
     def begin(self) -> None:
-        """Look again and again until the shard stops."""
+        """Read the sums periodically until the shard stops."""
         self._shard.spawn(self._run())
 
     async def known(self) -> None:
-        """Wait for the first look at the store."""
+        """Wait until the sums were read once."""
         if not self._looked:
             async with self._looking:
                 if not self._looked:
                     await self._look()
 
     def of(self, key: PartitionKey, settings: Queue) -> tuple[Quota, ...]:
-        """Return the quotas of a partition that is loaded; it joins them before the next look."""
+        """Return the quotas of a loaded partition, which counts in them at once."""
         return self._quotas.of(key, settings)
 
     def queue_amount(self, key: PartitionKey, settings: Queue) -> StoredAmount:

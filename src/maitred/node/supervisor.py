@@ -1,10 +1,10 @@
-"""The supervisor of a node: takes the directory and the ports, starts the shards, watches, stops.
+"""The supervisor of a node: reserves directory and ports, and starts, keeps and stops processes.
 
-No request passes through it. It holds what has to outlive a shard, so that one can die and come
-back at the same ports while the others go on. If the supervisor itself dies, the shards see the end
-of their control channels, drain, and end.
+No request passes through the supervisor. It holds the lock and the ports, which have to outlive a
+shard, so that a shard can die and come back at the same ports while the others continue. If the
+supervisor itself dies, the shards see the end of their control channels, drain, and end.
 
-The first signal drains; a second one ends everything at once.
+The first signal drains; a second one kills every process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 FILES_BESIDES: Final = 64
-"""Files that a shard has open besides its connections, generously."""
+"""Generous bound of the files that a shard has open besides its connections."""
 
 UNIX_PATH_BYTES: Final = 100
 """Longest path of a Unix socket: 108 on Linux, 104 on macOS, with the zero at its end."""
@@ -72,16 +72,16 @@ class StartedNode:
 
 
 class Companion(Protocol):
-    """What lives beside a node for as long as it is up, such as workers to try it out with."""
+    """Something that runs beside a node while the node is up, such as example workers."""
 
     async def start(self, running: StartedNode) -> None:
         """Start when the node is up, before the node is announced."""
 
     async def stop(self) -> None:
-        """Before the node stops."""
+        """Stop, before the node does."""
 
     def kill(self) -> None:
-        """At once; `stop` returns then."""
+        """End at once, so that `stop` returns."""
 
 
 class Supervisor:
@@ -115,7 +115,7 @@ class Supervisor:
         return f"<{type(self).__name__}: {', '.join(map(repr, self._kept()))}>"
 
     async def run(self, announce: Callable[[StartedNode], None]) -> int:
-        """The whole life of the node; returns the exit status. Raises typed errors."""
+        """Run the node until it stops; return the exit status, or raise a typed error."""
         self._handle_signals()
         self._look_at_file_limit()
         with ExitStack() as held:
@@ -141,7 +141,7 @@ class Supervisor:
                 raise
             return await self._stop()
 
-    # What it takes
+    # Directory and ports
 
     def _take(self, held: ExitStack) -> tuple[ShardPlace, Path, int]:
         settings, shards = self._settings, self._shards
@@ -171,7 +171,7 @@ class Supervisor:
         return place, data.path, data.lock
 
     def _look_at_files(self, data: DataDirectory) -> None:
-        """Tell the log what others of this machine could read or change."""
+        """Warn of files that other users of this machine could read or change."""
         for name, mode, done in data.tightened:
             said = "others could use a file; now they cannot" if done else "others can use a file"
             self._log.warning(said, file=str(data.path / name), mode=f"{mode:04o}")
@@ -180,7 +180,7 @@ class Supervisor:
         warn_of_exposed_files(self._settings, self._settings_path, self._log)
 
     def _look_at_file_limit(self) -> None:
-        """Shards raise their soft limit to the hard one; beyond that they cannot go."""
+        """Warn if the hard limit of open files, to which shards raise theirs, is too low."""
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         connections = self._settings.limits.connections
         if files != resource.RLIM_INFINITY and files < connections + FILES_BESIDES:
@@ -227,14 +227,14 @@ class Supervisor:
     # Start, keep, stop
 
     async def _start(self) -> None:
-        # Not all at once: a thousand starting processes would all be late instead of some ready.
+        # A few at a time: a thousand processes that start together would all be late.
         gate = asyncio.Semaphore(2 * (os.cpu_count() or 1))
 
         async def start(keeper: Keeper) -> None:
             async with gate:
                 await keeper.start()
 
-        # The gateway at the same time: it finds the shards when they are there.
+        # The gateway starts at the same time, and finds the shards when they listen.
         await _all(start(keeper) for keeper in self._kept())
 
     def _kept(self) -> list[Keeper]:
@@ -254,7 +254,7 @@ class Supervisor:
         return await self._before_signal(self._companion.start(running))
 
     async def _stop_all(self) -> list[bool]:
-        """Users first, then workers, then what both need."""
+        """Stop the gateway first, then the companion, then the shards that both need."""
         done = [] if self._gateway is None else [await self._gateway.stop()]
         if self._companion is not None:
             await self._companion.stop()
@@ -262,8 +262,8 @@ class Supervisor:
 
     async def _stop(self) -> int:
         bound = self._settings.drain_seconds
-        self._log.info("stopping; finishing what is under way", drain_seconds=bound)
-        # Shards stop listening; so must our copies, or connections would wait for nobody.
+        self._log.info("stopping; finishing requests in flight", drain_seconds=bound)
+        # Shards stop listening; open copies of their sockets would let connections wait in vain.
         self._close_source_port()
         stopping = asyncio.create_task(self._stop_all())
         if not await done_before(stopping, self._second_signal):
@@ -287,7 +287,7 @@ class Supervisor:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            # nohup means it: a node that was told to survive its terminal does.
+            # nohup ignores SIGHUP: such a node survives its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 loop.add_signal_handler(number, self._signalled, number)
 
@@ -297,7 +297,8 @@ class Supervisor:
             (self._first_signal if counted == 1 else self._second_signal).set()
 
     async def _before_signal(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do it, or leave off at the first signal; false then."""
+        """Run this until it ends, and return True; cancel it at the first signal, and return
+        False."""
         working = asyncio.create_task(work)
         if await done_before(working, self._first_signal):
             working.result()
@@ -308,7 +309,7 @@ class Supervisor:
 
 
 async def _all(works: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """All at once; the first failure ends the others and is raised as it is."""
+    """Run all concurrently; the first failure cancels the others and is raised as it is."""
     try:
         async with asyncio.TaskGroup() as group:
             for work in works:
@@ -319,7 +320,7 @@ async def _all(works: Iterator[Coroutine[Any, Any, None]]) -> None:
 
 @contextmanager
 def peer_paths(shards: int) -> Iterator[tuple[str, ...]]:
-    """Unix sockets through which the shards talk, in a directory that only this user may enter."""
+    """Yield the paths of the shards' Unix sockets, in a directory that only this user may enter."""
     if shards == 1:
         yield ()
         return

@@ -39,7 +39,7 @@ _SELECT: Final = re.compile(
 _EQUALS: Final = re.compile(r"\s*(?P<column>\w+)\s*=\s*'(?P<value>[^']*)'\s*", re.ASCII)
 
 STATEMENT_MAX: Final = 4096
-"""Longest statement that is looked at; those of drivers have some hundred characters."""
+"""Longest statement that is parsed; those of drivers have some hundred characters."""
 
 _LOCAL: Final = (
     Column("key", TEXT),
@@ -103,7 +103,7 @@ SCHEMA_VERSION: Final = bytes(16)
 """The schema is that of the system tables, so it never changes."""
 
 RELEASE: Final = "3.0.0"
-"""The release of Cassandra whose system tables these are; drivers choose their questions by it."""
+"""The release of Cassandra whose system tables these are; drivers choose their statements by it."""
 
 _WHOLE_RING: Final = frozenset((str(-(2**63)),))
 _LOCAL_STRATEGY: Final = {"class": "org.apache.cassandra.locator.LocalStrategy"}
@@ -156,9 +156,9 @@ class SystemTables:
         }
 
     def select(self, statement: str, address: str) -> bytes:
-        """The body of the RESULT; raises `UnknownRequest` or `InvalidArgument`.
+        """Return the body of the RESULT; raise `UnknownRequest` or `InvalidArgument`.
 
-        `address` is ours, as whoever asks has found us.
+        `address` is the one at which the client reached this node.
         """
         short = len(statement) <= STATEMENT_MAX
         found = _SELECT.fullmatch(" ".join(statement.split())) if short else None
@@ -174,7 +174,7 @@ class SystemTables:
                 f"Table {keyspace[:60]}.{table[:60]} does not exist.", remedy=_REMEDY
             )
         rows = self._rows.get((keyspace, table), [])
-        if columns is _LOCAL:  # one row, which depends on who asks
+        if columns is _LOCAL:  # one row, which depends on the client's address
             rows = [self._local | dict.fromkeys(_ADDRESSES, address)]
         shown = _chosen(found["columns"], columns)
         if found["where"] is not None:

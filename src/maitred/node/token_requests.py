@@ -1,4 +1,4 @@
-"""What people ask about API tokens, and gateways about those who show one."""
+"""Operators' requests about API tokens, and gateways' requests to verify one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TokenRequests:
-    """Serves the requests of token administration."""
+    """Serves the requests about API tokens."""
 
     def __init__(self, shard: Shard, bearers: Bearers, surroundings: Surroundings) -> None:
         self._shard = shard
@@ -88,9 +88,9 @@ class TokenRequests:
                 remedy=f"Did you mean {near[0]!r}?" if near else None,
             )
         longest = self._settings.lifetime_seconds
-        if not 0 < message.seconds <= longest:  # NaN is no lifetime, either
+        if not 0 < message.seconds <= longest:  # also refuses NaN
             raise InvalidArgument(
-                f"A token is good for more than no time, and {longest / 86_400:g} days at most.",
+                f"A token's lifetime is positive, and {longest / 86_400:g} days at most.",
                 remedy="Ask for less, or raise tokens.lifetime_seconds.",
             )
         for namespace in message.permissions or {}:

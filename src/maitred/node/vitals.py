@@ -1,4 +1,4 @@
-"""What a process knows of itself: its number, its memory, the time it spent on the CPU."""
+"""The process id, memory and CPU time of a process, and its load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGES = Path("/proc/self/statm")
 
 
 class Vitals:
-    """Handed in, so that a simulated shard reports the same on every machine."""
+    """Where a shard reads its own numbers; a simulated shard reports the same on every machine."""
 
     def __init__(
         self, pid: int, memory_bytes: Callable[[], int], cpu_seconds: Callable[[], float]
@@ -32,14 +32,14 @@ class Vitals:
 
     @classmethod
     def none(cls) -> Vitals:
-        """Nothing to tell."""
+        """Return vitals that are always 0."""
         return cls(0, lambda: 0, lambda: 0.0)
 
 
 def _memory_bytes() -> int:
     try:
         return int(_PAGES.read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux: the most it ever had is what there is to know
+    except OSError:  # not Linux, where only the peak is known
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
 
@@ -56,12 +56,12 @@ class LoadGauge:
         self.per_second = 0.0
 
     def look(self, now: float, count: int) -> None:
-        """Once a second or so; `count` is what `per_second` is the rate of."""
+        """Update the load, and the rate at which `count` grows; called about once a second."""
         seconds = now - self._seen_at
         if seconds <= 0:
             return
         cpu = self._vitals.cpu_seconds()
-        # Half of the new and half of the old: a picture of the last few seconds.
+        # The mean with the old value smooths over the last few seconds.
         self.load = (self.load + (cpu - self._seen_cpu) / seconds) / 2
         self.per_second = (self.per_second + (count - self._seen_count) / seconds) / 2
         self._seen_at, self._seen_cpu, self._seen_count = now, cpu, count
