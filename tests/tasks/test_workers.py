@@ -105,7 +105,7 @@ def test_a_drained_worker_finishes_what_it_has(
     tasks = [handler.sync.enqueue(number, str(gate)) for number in range(TASKS)]
     wait_until(lambda: len(begun_by(stage, worker.pid)) == 4, "its slots are full")
     worker.send(signal.SIGTERM)
-    worker.errors.wait_for('"stopping"')
+    worker.errors.wait_for('"stopping: ')
     gate.touch()
     assert worker.wait() == 0, worker.errors
     begun = begun_by(stage, worker.pid)
@@ -139,7 +139,7 @@ def test_a_second_signal_forces(stage: Stage, tmp_path: Path) -> None:
     task = gated_thread.sync.enqueue(1, str(gate))
     wait_until(lambda: bool(stage.journal.lines("began")), "it runs")
     worker.send(signal.SIGINT)
-    worker.errors.wait_for('"stopping"')
+    worker.errors.wait_for('"stopping: ')
     worker.send(signal.SIGTERM)
     assert worker.wait() == 128 + signal.SIGTERM
     gate.touch()

@@ -114,7 +114,7 @@ async def test_taken_offline_it_drains_and_put_back_it_offers() -> None:
         assert await gateway.result(gateway.run(node.reserve("echo"), "b")) == "b"
     told = log.events("info")
     assert [told.count(line) for line in ("taken offline", "put back online")] == [1, 1]
-    assert "offline; waiting to be put back" in told
+    assert "offline: no handler runs any more; waits for the order to go online" in told
 
 
 @in_a_loop

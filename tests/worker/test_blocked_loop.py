@@ -159,7 +159,7 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop() -> None:
         assert (made.statistics.blocked, made.statistics.lost) == (1, 0)
     (line,) = [fields for level, _, fields in made.log.lines if level == "warning"]
     assert line["handler"].endswith("blocking")
-    assert line["queue"] == "blocking"
+    assert line["queue"] == "shop/blocking"
     assert "go_on[number].wait" in line["stack"]
     assert __file__ in line["stack"].splitlines()[0], "the frames above the handler are left out"
 
@@ -223,7 +223,10 @@ async def test_what_comes_while_the_loop_is_blocked_for_a_lease_is_given_back() 
         assert RETURNED in [end.how for end in node.ends()]
         assert (made.statistics.lapsed, made.statistics.returned) == (1, 1)
         assert shop.begun == [0, 1]
-    assert "leases are not renewed; trying again" in made.log.events("warning")
+    assert (
+        "leases are not renewed while the event loop is blocked; trying again"
+        in made.log.events("warning")
+    )
 
 
 @in_a_loop
@@ -503,8 +506,8 @@ async def test_lines_about_blocks_are_bounded_and_name_the_cause() -> None:
     assert len([event for event in log.events("warning") if "has no turn" in event]) == 1
     now += QUIET_SECONDS
     reports.blocked(14.0, 14.0, 13.9)
-    assert "holds the GIL" in log.events("warning")[-1]
-    assert log.lines[-1][2]["unsaid"] == 49
+    assert "held the GIL" in log.events("warning")[-1]
+    assert log.lines[-1][2]["unlogged"] == 49
     now += QUIET_SECONDS
     reports.blocked(14.0, 14.0, 0.1)
     assert "no thread of this worker ran" in log.events("warning")[-1]

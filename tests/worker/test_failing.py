@@ -29,8 +29,11 @@ ENOUGH = SLOTS // 2 // 2
 """Slots that one of two queues has on offer at rest, at least: half of its share. One that is freed
 while as many are on offer is not worth a message (`supply.worth_it`), so how many more there are
 depends on what was freed when. One that is held back has one."""
-WORSE = "fails more queries than others; takes few until it can"
-WELL = "answers queries as well as others again"
+WORSE = (
+    "this worker fails more queries of a queue than other workers do; it offers few slots to that "
+    "queue until they succeed"
+)
+WELL = "this worker answers queries as well as other workers again"
 
 
 class Stall:

@@ -157,7 +157,7 @@ def test_a_worker_waits_for_its_node_and_can_be_stopped_meanwhile(tmp_path: Path
     with running_worker(tmp_path, "shop:app", url="maitred://127.0.0.1:1?connect_seconds=0.1") as (
         worker
     ):
-        worker.errors.wait_for("no node yet")
+        worker.errors.wait_for("no node answers yet")
         worker.process.send_signal(signal.SIGTERM)
         assert worker.wait() == 0
 

@@ -397,7 +397,7 @@ async def test_what_does_not_end_in_time_is_left_behind_without_a_word() -> None
         await gateway.gone()
         assert stream not in gateway.heard
     assert desk.stopped == ["a"]
-    assert any("stopped before everything" in line for line in log.events("warning"))
+    assert any("stopped with unfinished work" in line for line in log.events("warning"))
 
 
 @in_a_loop

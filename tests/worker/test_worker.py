@@ -405,7 +405,32 @@ async def test_what_does_not_end_is_left_behind_after_a_while() -> None:
         async with a_worker(node, shop.app, "holding", drain_seconds=0.05, log=log):
             await shop.holding.enqueue(1)
             await shop.begun.get()
-        assert any("stopped before everything" in line for line in log.events("warning"))
+        assert any("stopped with unfinished work" in line for line in log.events("warning"))
+
+
+@in_a_loop
+async def test_handlers_that_are_left_behind_are_stopped_and_do_not_count_as_failed() -> None:
+    app, log = App("shop"), RecordedLog()
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @app.handler("waiting")
+    async def waiting() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with FakeNode() as node:
+        async with a_worker(node, app, drain_seconds=0.05, log=log) as worker:
+            await waiting.enqueue()
+            await begun.wait()
+        async with asyncio.timeout(10):
+            await ended.wait()
+        await node.until(lambda: not worker.statistics.busy)
+        assert (worker.statistics.failed, worker.statistics.stopped) == (0, 0)
+        assert "a task failed" not in log.events("warning")
+        assert not node.heard(Finish), "the node gives the task to another worker"
         assert not node.ends()
 
 
@@ -489,7 +514,7 @@ async def test_a_node_that_refuses_is_said_once_and_asked_again() -> None:
             await node.until(lambda: len(node.heard(Offer)) >= 3)
             allowed = True
             assert await (await shop.adding.enqueue(1, 1)).result(timeout=10) == 2
-    assert log.events("error") == ["the node refuses us; trying again"]
+    assert log.events("error") == ["the node refuses this worker; trying again"]
     assert "the node answers again" in log.events("info")
 
 

@@ -96,7 +96,9 @@ class AttendanceSender:
         if self.state != self._told:
             self._told = self.state
             if self._told == "offline":
-                self._log.info("offline; waiting to be put back")
+                self._log.info(
+                    "offline: no handler runs any more; waits for the order to go online"
+                )
             self.tell_all()
 
     def judged(self, served: Served) -> None:

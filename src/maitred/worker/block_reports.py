@@ -62,7 +62,8 @@ class BlockReports:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._quiet_until = 0.0
-        self._unsaid = 0
+        self._unlogged = 0
+        """Blocks without a line since the last line."""
         self._said = False
         """Whether a line was written about the block that lasts."""
         self._problem_said = False
@@ -78,34 +79,34 @@ class BlockReports:
         now = self._clock()
         self._said = now >= self._quiet_until
         if not self._said:
-            self._unsaid += 1
+            self._unlogged += 1
             return
         self._quiet_until = now + QUIET_SECONDS
-        facts: dict[str, Any] = {"seconds": round(seconds, 2), "unsaid": self._unsaid}
-        self._unsaid = 0
-        facts |= self._culprit()
+        facts: dict[str, Any] = {"seconds": round(seconds, 2)} | self._culprit()
+        if self._unlogged:
+            facts["unlogged"], self._unlogged = self._unlogged, 0
         held = overslept >= seconds * HELD_SHARE
         if held and cpu_seconds >= overslept * HELD_SHARE:
-            event = "a handler holds the GIL; no thread ran, and no lease was renewed"
+            event = "a handler held the GIL: no thread of this worker ran or renewed leases"
             facts["remedy"] = (
                 "Run it in a process: await maitred.offload() with a ProcessPoolExecutor. "
                 "The stack was taken afterwards."
             )
         elif held:
-            event = "no thread of this worker ran, and no lease was renewed"
+            event = "no thread of this worker ran or renewed leases"
             facts["cpu_seconds"] = round(cpu_seconds, 2)
             facts["remedy"] = (
                 "Was the process stopped, or is the machine too busy? If a handler holds the GIL, "
                 "run it in a process. The stack was taken afterwards."
             )
         elif "handler" in facts:
-            event = "a handler blocks the event loop; heartbeats go on from another thread"
+            event = "a handler blocks the event loop; another thread sends the heartbeats"
             facts["remedy"] = (
                 "Make it a plain function, which runs in a thread, or await maitred.offload() for "
                 "the part that blocks."
             )
         else:
-            event = "the event loop has no turn; heartbeats go on from another thread"
+            event = "the event loop has no turn; another thread sends the heartbeats"
             facts["remedy"] = (
                 "No handler on the loop blocks it: threads that compute hold the GIL, or the "
                 "machine is too busy."
@@ -116,13 +117,16 @@ class BlockReports:
         """Count and log the end of a block that lasted for so many seconds."""
         self._statistics.blocked_seconds += seconds
         if self._said:
-            self._log.info("the event loop goes on", seconds=round(seconds, 2))
+            self._log.info("the event loop is not blocked any more", seconds=round(seconds, 2))
 
     def not_renewed(self, problem: MaitredError) -> None:
         """Log that a heartbeat failed while the loop was blocked, once for each block."""
         if not self._problem_said:
             self._problem_said = True
-            self._log.warning("leases are not renewed; trying again", error=problem)
+            self._log.warning(
+                "leases are not renewed while the event loop is blocked; trying again",
+                error=problem,
+            )
 
     def _culprit(self) -> dict[str, Any]:
         """Return the name of the handler that runs on the loop, its attempt and its stack."""
@@ -137,7 +141,8 @@ class BlockReports:
             for served, attempt in self._attempts():
                 if attempt.runs_as(task):
                     name = getattr(served.asked, "__qualname__", served.name)
-                    facts = {"handler": name, "queue": served.name}
+                    queue = served.view.id
+                    facts = {"handler": name, "queue": f"{queue.namespace}/{queue.queue}"}
                     facts["attempt"] = attempt.task_id or attempt.query_id
                     break
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - there is no other way

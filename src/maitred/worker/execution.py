@@ -97,8 +97,8 @@ class Execution(HandlerCall):
         return True
 
     def lose(self) -> None:
-        """Stop the attempt because another worker has the task by now; its outcome does not
-        count."""
+        """Stop the attempt without a report: another worker has the task by now, or gets it because
+        this worker ends."""
         self.told = True
         if not self.cancelled:
             self._stop()

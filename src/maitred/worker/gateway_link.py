@@ -192,7 +192,7 @@ class GatewayLink(Link):
             if now - self.write_paused_since > settings.stalled_seconds:
                 problem = TooSlow("The gateway does not take its answers.")
                 self._listener.querying.complaints.say(
-                    "a gateway is given up", self.gateway, problem
+                    "a connection was closed", self.gateway, problem
                 )
                 self.abort()
             return

@@ -31,18 +31,18 @@ STARVED_SHARE: Final = 0.2
 STARVED_SECONDS: Final = 2.0
 """Seconds over which that share is averaged."""
 
+_FEWER: Final = "this worker serves fewer at a time than it has slots: "
+_ALL: Final = "this worker serves as many at a time as arrive"
 SENTENCES: Final[dict[LimitReason, str]] = {
-    "slots": "takes as many at a time as are wanted",
-    "unused": "takes as many at a time as are wanted",
-    "waiting": "takes fewer at a time than it has slots: more would wait inside of the worker",
-    "knee": "takes fewer at a time than it has slots: more at a time brought no more done",
-    "busy-loop": "takes fewer at a time than it has slots: handlers compute on the event loop, "
-    "which is late",
-    "busy-threads": "takes fewer at a time than it has slots: threads that compute keep the event "
-    "loop waiting for the GIL",
-    "blocked-loop": "takes fewer at a time than it has slots: handlers block the event loop",
-    "starved": "takes as many at a time as before, though the event loop is late: other processes "
-    "have the CPUs",
+    "slots": _ALL,
+    "unused": _ALL,
+    "waiting": f"{_FEWER}more would wait inside of it",
+    "knee": f"{_FEWER}with more at a time, no more were done",
+    "busy-loop": f"{_FEWER}handlers compute on the event loop, which is late",
+    "busy-threads": f"{_FEWER}threads that compute keep the event loop waiting for the GIL",
+    "blocked-loop": f"{_FEWER}handlers block the event loop",
+    "starved": "the event loop of this worker is late because other processes have the CPUs; its "
+    "limit stays",
 }
 
 REMEDIES: Final[dict[LimitReason, str]] = {

@@ -39,7 +39,9 @@ class Outage:
         if kind not in self._told:
             self._told.add(kind)
             if is_hopeless:
-                self._log.error("the node refuses us; trying again", queue=queue, error=problem)
+                self._log.error(
+                    "the node refuses this worker; trying again", queue=queue, error=problem
+                )
             else:
                 self._log.warning("the node does not answer; trying again", error=problem)
         tries = self._tries[queue, partition] = self._tries.get((queue, partition), 0) + 1

@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-
 from maitred.errors import NO, MaitredError
 from maitred.surroundings import StopSignals, Surroundings
 from maitred.worker.worker import Worker
@@ -59,7 +57,10 @@ async def work(
     worker: Worker | None = None
 
     def force(number: int) -> None:
-        log.warning("forced to stop", signal=signal.Signals(number).name)
+        log.warning(
+            "forced to stop by a second signal; the node gives running tasks to other workers",
+            signal=signal.Signals(number).name,
+        )
         forced(number)
 
     def stop() -> None:
@@ -88,7 +89,7 @@ async def work(
         gc.collect()
         gc.freeze()
         finished = await worker.run()
-        log.info("worker has stopped", worker=name, **asdict(worker.statistics))
+        log.info("worker has stopped", worker=name, **worker.statistics.rounded())
         return finished
     finally:
         await app.close()
@@ -123,7 +124,7 @@ async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session 
                 raise
             if not told:
                 told = True
-                log.warning("no node yet; trying until there is one", error=problem)
+                log.warning("no node answers yet; trying again until one does", error=problem)
         try:
             async with asyncio.timeout(CONNECT_PAUSE_SECONDS):
                 await stopping.wait()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
+from msgspec.structs import asdict
 
 
 class WorkerStatistics(Struct):
@@ -52,3 +55,7 @@ class WorkerStatistics(Struct):
     """Seconds for which the event loop was ready to run while other processes had the CPUs."""
     offers: int = 0
     """Offers that were sent."""
+
+    def rounded(self) -> dict[str, Any]:
+        """Return all counters by name, with seconds rounded to milliseconds."""
+        return {name: round(value, 3) for name, value in asdict(self).items()}

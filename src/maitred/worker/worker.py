@@ -205,6 +205,9 @@ class Worker:
             self.lifecycle.happen(WorkerEvent.END)
             for offer in self._offering:
                 offer.cancel()
+            for origin in self._origins():
+                for execution in list(origin.running.values()):
+                    execution.lose()
             self._completions.stop()
             if self._standby is not None:
                 await self._standby.stop()
@@ -412,9 +415,13 @@ class Worker:
         facts = {"queue": served.name, "good": round(health.good, 2), "others": health.best}
         if health.sick:
             self.statistics.held_back += 1
-            self._log.warning("fails more queries than others; takes few until it can", **facts)
+            self._log.warning(
+                "this worker fails more queries of a queue than other workers do; it offers few "
+                "slots to that queue until they succeed",
+                **facts,
+            )
         else:
-            self._log.info("answers queries as well as others again", **facts)
+            self._log.info("this worker answers queries as well as other workers again", **facts)
         self._slot_freed()
 
     def _origins(self) -> Iterator[Origin]:
@@ -436,16 +443,20 @@ class Worker:
         self._attending.changed()
         self._take_offers_back()
         busy = self.statistics.busy
-        self._log.info("stopping", running=busy, seconds=self._settings.drain_seconds)
+        self._log.info(
+            "stopping: takes no more work, and waits for running handlers",
+            running=busy,
+            drain_seconds=self._settings.drain_seconds,
+        )
         end = self._loop.time() + self._settings.drain_seconds
         finished = await self._within(end, self._all_ended())
         end = max(end, self._loop.time() + LAST_WORDS_SECONDS)
         told = await self._within(end, self._completions.settled())
         if not finished or not told:
             self._log.warning(
-                "stopped before everything was finished; the node gives it to others",
+                "stopped with unfinished work; the node gives these tasks to other workers",
                 running=self.statistics.busy,
-                untold=self._completions.unanswered,
+                unreported=self._completions.unanswered,
             )
         return finished and told
 
