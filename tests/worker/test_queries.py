@@ -151,7 +151,7 @@ async def test_reservations_that_are_not_good() -> None:
         assert "used" in again.sentence
         late = node.reserve("echo", reservation_seconds=0.02)
         await until(lambda: worker.statistics.unused == 1)
-        assert "too late" in (await gateway.error(gateway.run(late, "a"))).sentence
+        assert "expired" in (await gateway.error(gateway.run(late, "a"))).sentence
         released = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
         gateway.say(0, Opcode.RELEASE, released)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -49,21 +50,20 @@ moment old, and a limit that moves by one or two is no reason to refuse a query.
 no such margin."""
 
 
+@dataclass(slots=True, eq=False)
 class Sender:
     """A gateway's link, as far as the worker's capacity goes."""
 
-    __slots__ = ("claim", "inside", "number", "send", "used_at")
-
-    def __init__(self, send: Callable[[Load], None]) -> None:
-        self.send = send
-        """Sends a report to the gateway."""
-        self.inside = 0
-        """Its queries that are served or wait here."""
-        self.claim = 0
-        """Queries that the gateway says it has in flight to this worker."""
-        self.number = 0
-        """Number of the last report."""
-        self.used_at = 0.0
+    send: Callable[[Load], None]
+    """Sends a report to the gateway."""
+    inside: int = 0
+    """Its queries that are served or wait here."""
+    claim: int = 0
+    """Queries that the gateway says it has in flight to this worker."""
+    number: int = 0
+    """Number of the last report."""
+    used_at: float = 0.0
+    """When its last query with a pass came."""
 
 
 class Capacity:

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 class WorkerContext:
     """Passed to every part of one worker that talks to the node or counts."""
 
-    __slots__ = (
-        "address",
-        "client",
-        "lifecycle",
-        "log",
-        "name",
-        "outage",
-        "secret",
-        "session",
-        "settings",
-        "statistics",
-    )
-
     def __init__(
         self,
         *,

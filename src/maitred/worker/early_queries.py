@@ -8,6 +8,7 @@ several queries may wait with one token: a pass is for all of them, a reservatio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,17 +21,15 @@ BLOCKED_SECONDS: Final = 0.05
 """A timer that fires so much too late shows that the loop was blocked, or the process starved."""
 
 
+@dataclass(slots=True, eq=False)
 class EarlyQuery:
     """A query that waits for the node's word of its token."""
 
-    __slots__ = ("_extended", "asker", "message", "stream", "until")
-
-    def __init__(self, asker: Asker, stream: int, message: RunQuery, until: float) -> None:
-        self.asker = asker
-        self.stream = stream
-        self.message = message
-        self.until = until
-        self._extended = False
+    asker: Asker
+    stream: int
+    message: RunQuery
+    until: float
+    _extended: bool = False
 
     def is_late(self, now: float) -> bool:
         """Return whether the node's word should have come by now.

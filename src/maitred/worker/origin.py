@@ -13,18 +13,6 @@ if TYPE_CHECKING:
 class Origin:
     """One partition of one queue, as a worker knows it."""
 
-    __slots__ = (
-        "beating",
-        "ends",
-        "handler",
-        "lease_seconds",
-        "name",
-        "partition",
-        "queue",
-        "running",
-        "sending",
-    )
-
     def __init__(self, queue: QueueId, partition: int, handler: str) -> None:
         self.queue = queue
         self.name = f"{queue.namespace}/{queue.queue}"

@@ -7,6 +7,7 @@ pass is to stay good.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -23,15 +24,13 @@ SECONDS_MAX: Final = 3_600.0
 """Longest time for which a pass is accepted without being told again, whatever the node says."""
 
 
+@dataclass(slots=True, eq=False)
 class GoodPass(Generic[Where]):
     """A pass that a gateway may show with its queries until its time is over."""
 
-    __slots__ = ("terms", "until", "where")
-
-    def __init__(self, terms: Pass, where: Where, until: float) -> None:
-        self.terms = terms
-        self.where = where
-        self.until = until
+    terms: Pass
+    where: Where
+    until: float
 
 
 class Passes(Generic[Where]):

@@ -8,6 +8,7 @@ for a lost one. While a report to a partition is not answered, changes wait for 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -35,20 +36,18 @@ ANSWER_SECONDS: Final = 2.0
 """Time for the node's answer, which is empty. After that the report is out of date."""
 
 
+@dataclass(slots=True, eq=False)
 class _Place:
     """A partition that issued counted reservations to this worker."""
 
-    __slots__ = ("ended", "has", "partition", "served", "under_way")
-
-    def __init__(self, served: Served, partition: int) -> None:
-        self.served = served
-        self.partition = partition
-        self.has: dict[bytes, str] = {}
-        """Users of the reservations that hold a slot, by token and proof."""
-        self.ended: dict[bytes, str] = {}
-        """The same of reservations that have ended and whose end is not confirmed yet."""
-        self.under_way = 0
-        """Messages that are not answered yet."""
+    served: Served
+    partition: int
+    has: dict[bytes, str] = field(default_factory=dict)
+    """Users of the reservations that hold a slot, by token and proof."""
+    ended: dict[bytes, str] = field(default_factory=dict)
+    """The same of reservations that have ended and whose end is not confirmed yet."""
+    under_way: int = 0
+    """Messages that are not answered yet."""
 
 
 class PermitReports:

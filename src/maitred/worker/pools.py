@@ -7,6 +7,7 @@ number of workers: the calls beyond these wait. So counting is enough, and no th
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,15 +20,13 @@ if TYPE_CHECKING:
         queued: int
 
 
+@dataclass(slots=True, eq=False)
 class PooledCall:
     """One call in a pool."""
 
-    __slots__ = ("caller", "over", "running")
-
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-        self.running = False
-        self.over = False
+    caller: Caller
+    running: bool = False
+    over: bool = False
 
 
 class CallPool:

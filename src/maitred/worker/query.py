@@ -152,23 +152,18 @@ class Query(HandlerCall):
 
     # Begin
 
-    def begin(
-        self,
-        served: Served,
-        message: RunQuery,
-        terms: Reserved | Pass,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
+    def begin(self, message: RunQuery, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Call the handler."""
-        host = self._host
+        host, served = self._host, self.served
         function = served.asked
         if served.is_async and not served.is_stream:
             self.task = host.loop.create_task(self.run(function, args, named))
         elif served.is_stream:
             rows: RowStream | Gathered
             if message.rows:
-                limits = StreamLimits(message.window_bytes, host.chunk_bytes, terms.stream_bytes)
+                limits = StreamLimits(
+                    message.window_bytes, host.chunk_bytes, self.terms.stream_bytes
+                )
                 kind = RowStream if served.is_async else ThreadRows
                 rows = kind(self._asker, self.stream, limits, host.loop)
             else:

@@ -11,6 +11,8 @@ leaves without a query.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -30,27 +32,18 @@ REMEMBERED: Final = 4_096
 a second for four seconds, twice as long as a reservation lasts."""
 
 
+@dataclass(slots=True, eq=False)
 class Reservation(Generic[Where]):
     """A slot that waits for its query."""
 
-    __slots__ = ("again_until", "expires_at", "fetch_at", "terms", "where")
-
-    def __init__(
-        self,
-        terms: Reserved,
-        where: Where,
-        expires_at: float,
-        fetch_at: float | None,
-        again_until: float = 0.0,
-    ) -> None:
-        self.again_until = again_until
-        """Until then the slot may go to the same gateway again, without the node."""
-        self.terms = terms
-        self.where = where
-        self.expires_at = expires_at
-        self.fetch_at = fetch_at
-        """When to ask the node whether it relays the query; None: that was done; `inf`, never, for
-        a slot that is kept warm."""
+    terms: Reserved
+    where: Where
+    expires_at: float
+    fetch_at: float | None
+    """When to ask the node whether it relays the query; None: that was done; `inf`, never, for a
+    slot that is kept warm."""
+    again_until: float = 0.0
+    """Until then the slot may go to the same gateway again, without the node."""
 
     @property
     def is_kept(self) -> bool:
@@ -148,46 +141,20 @@ class Reservations(Generic[Where]):
         over[token] = what
 
 
-def unknown() -> MaitredError:
-    """Return the error for a token that this worker does not know."""
-    return InvalidReservation("This worker knows of no such reservation.")
+# Makers of the errors that queries are refused with
 
-
-def used() -> MaitredError:
-    """Return the error for a reservation that another query has used."""
-    return InvalidReservation("The reservation was used already.")
-
-
-def twice() -> MaitredError:
-    """Return the error for the second query that shows the same reservation."""
-    return InvalidReservation("Another query came with the same reservation.")
-
-
-def released() -> MaitredError:
-    """Return the error for a reservation that was given back."""
-    return InvalidReservation("The reservation was given back.")
-
-
-def still_runs() -> MaitredError:
-    """Return the error for a query of which an earlier attempt still runs here."""
-    return Unavailable("An earlier run of the same query has not ended at this worker.")
-
-
-def replaced() -> MaitredError:
-    """Return the error for an attempt that arrives after a later attempt of the same query."""
-    return Unavailable("The query was sent again, and this attempt of it does not begin.")
-
-
-def expired() -> MaitredError:
-    """Return the error for a reservation that no query used in time."""
-    return InvalidReservation("The reservation is over; the query came too late.")
-
-
-def cooled() -> MaitredError:
-    """Return the error for a query that came too late for a slot that was kept warm."""
-    return SlotTaken("The slot that was kept for this gateway is on offer again.")
-
-
-def taken() -> MaitredError:
-    """Return the error for a slot that was on offer in two places and went to the other one."""
-    return SlotTaken("The slot was taken by something else in the same moment.")
+unknown: Final = partial(InvalidReservation, "This worker knows of no such reservation.")
+used: Final = partial(InvalidReservation, "The reservation was used already.")
+twice: Final = partial(InvalidReservation, "Another query came with the same reservation.")
+released: Final = partial(InvalidReservation, "The reservation was given back.")
+expired: Final = partial(InvalidReservation, "The reservation expired before its query came.")
+still_runs: Final = partial(
+    Unavailable, "An earlier run of the same query has not ended at this worker."
+)
+replaced: Final = partial(
+    Unavailable, "The query was sent again, and this attempt of it does not begin."
+)
+cooled: Final = partial(SlotTaken, "The slot that was kept for this gateway is on offer again.")
+"""The slot was kept warm for a few milliseconds, and answer and query took longer than that."""
+taken: Final = partial(SlotTaken, "The slot was taken by something else in the same moment.")
+"""The slot was on offer in two places, and went to the other one."""

@@ -18,26 +18,6 @@ if TYPE_CHECKING:
 class Served:
     """A queue's handler, the partitions of the queue, and the slots on offer to it."""
 
-    __slots__ = (
-        "asked",
-        "asking",
-        "function",
-        "grouped",
-        "handler",
-        "health",
-        "held_back",
-        "is_async",
-        "is_stream",
-        "name",
-        "offers",
-        "on_offer",
-        "origins",
-        "posts",
-        "read",
-        "signature",
-        "view",
-    )
-
     def __init__(self, handler: Handler[Any, Any, Any], view: QueueView, most_bytes: int) -> None:
         self.name = handler.queue
         self.view = view

@@ -13,6 +13,7 @@ most urgent first, in proportion to their partitions with a backlog.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
@@ -53,48 +54,29 @@ HASTY_SECONDS: Final = 0.1
 one that thinks that the partitions are elsewhere."""
 
 
+@dataclass(slots=True, eq=False)
 class Post:
     """A set of partitions of one shard that get slots by the same offers."""
 
-    __slots__ = (
-        "asking",
-        "held",
-        "hungry",
-        "members",
-        "named",
-        "number",
-        "on_offer",
-        "place",
-        "pressed_until",
-        "turn",
-        "urgency",
-    )
-
-    def __init__(
-        self,
-        place: tuple[str, int, str],
-        number: int,
-        members: Sequence[tuple[Served, int]],
-    ) -> None:
-        self.place = place
-        """The node, the shard and the namespace."""
-        self.number = number
-        self.members = tuple(members)
-        self.named = False
-        """Whether the shard has been told the members."""
-        self.on_offer = 0
-        """Slots on offer at this post."""
-        self.asking = 0
-        """Number of offers."""
-        self.held: dict[LongPoll, None] = {}
-        self.urgency = 0
-        """Urgency of the backlog when the last offer was answered."""
-        self.hungry = 0
-        """Partitions that had a backlog as urgent; 0: no backlog."""
-        self.pressed_until = -inf
-        """Until then `hungry` is taken as true."""
-        self.turn = 0.0
-        """Slots that the post was dealt, divided by its hungry partitions: the lowest is next."""
+    place: tuple[str, int, str]
+    """The node, the shard and the namespace."""
+    number: int
+    members: tuple[tuple[Served, int], ...]
+    named: bool = False
+    """Whether the shard has been told the members."""
+    on_offer: int = 0
+    """Slots on offer at this post."""
+    asking: int = 0
+    """Number of offers."""
+    held: dict[LongPoll, None] = field(default_factory=dict)
+    urgency: int = 0
+    """Urgency of the backlog when the last offer was answered."""
+    hungry: int = 0
+    """Partitions that had a backlog as urgent; 0: no backlog."""
+    pressed_until: float = -inf
+    """Until then `hungry` is taken as true."""
+    turn: float = 0.0
+    """Slots that the post was dealt, divided by its hungry partitions: the lowest is next."""
 
 
 class SharedOffers:

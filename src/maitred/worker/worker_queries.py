@@ -357,7 +357,7 @@ class WorkerQueries:
             return
         if query.deadline < self._alarm.at:
             self._alarm.by(query.deadline)
-        query.begin(served, message, terms, args, named)
+        query.begin(message, args, named)
 
     def _refuse(self, asker: Asker, stream: int, problem: MaitredError) -> None:
         if not isinstance(problem, SlotTaken):
