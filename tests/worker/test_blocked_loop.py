@@ -19,10 +19,9 @@ from maitred.protocol.tasks import RETURNED, Finish, Heard, Heartbeat, Offer
 from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker import standby
-from maitred.worker.block_detector import BlockDetector, Sighting
 from maitred.worker.block_reports import QUIET_SECONDS, BlockReports
 from maitred.worker.process import _connecting
-from maitred.worker.pulse import LATE_SECONDS, PULSE_SECONDS, Pulse
+from maitred.worker.pulse import LATE_SECONDS, PULSE_SECONDS, BlockDetector, Pulse, Sighting
 from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.worker import Worker
 from tests.app.fake_node import FakeNode

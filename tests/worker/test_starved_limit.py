@@ -20,13 +20,13 @@ from maitred.settings import WorkerSettings
 from maitred.simulation.loop import SimulatedLoop
 from maitred.surroundings import CpuTimes, cpu_times
 from maitred.worker.capacity import TICK_SECONDS, Capacity
-from maitred.worker.lateness import explain
 from maitred.worker.limit_report import (
     QUIET_SECONDS,
     SENTENCES,
     SETTLED_SECONDS,
     STARVED_SECONDS,
     LimitReport,
+    explain,
 )
 from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import RecordedLog

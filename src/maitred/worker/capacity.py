@@ -4,8 +4,8 @@
 ceases to wait for something inside of the worker. Its gauge derives the limit, which bounds the
 slots on offer and the queries that come with a pass. Gateways with passes are told of the limit
 with every answer and about ten times a second. One timer runs while there is work; it fires late
-when the loop is late. `lateness.py` decides how much of that the worker itself caused,
-`limit_report.py` what the log says of the limit.
+when the loop is late. `limit_report.py` decides how much of that the worker itself caused, and what
+the log says of the limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 
 from maitred.protocol.query_link import Load
 from maitred.worker.gauges import gauge
-from maitred.worker.lateness import explain
-from maitred.worker.limit_report import REMEDIES, SENTENCES, LimitReport
+from maitred.worker.limit_report import REMEDIES, SENTENCES, LimitReport, explain
 from maitred.worker.pools import CallPool
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
+    from maitred.worker.served import Origin
     from maitred.worker.slots import WorkerSlots
 
 

@@ -26,8 +26,8 @@ import uvloop
 
 from maitred.errors import Cancelled, DeadlineExceeded, MaitredError
 from maitred.protocol.tasks import Heard, Heartbeat
-from maitred.worker.block_detector import BlockDetector, Sighting
 from maitred.worker.heartbeats import LEASE_SHARE, SHORTEST_SECONDS
+from maitred.worker.pulse import BlockDetector, Sighting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from maitred.worker.block_reports import BlockReports
     from maitred.worker.context import WorkerContext
     from maitred.worker.execution import Execution
-    from maitred.worker.origin import Origin
     from maitred.worker.pulse import Pulse
+    from maitred.worker.served import Origin
 
     Connecting = Callable[[], AbstractAsyncContextManager[AsyncClient]]
     """Opens another connection to the node, on the loop that it is called on."""
