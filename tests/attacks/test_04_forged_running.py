@@ -74,7 +74,7 @@ class Room:
 
     def counted(self) -> int:
         shards: list[Any] = [*self.here.node.shards]
-        return sum(shard._partitions.permits.counted for shard in shards)
+        return sum(shard._partitions.permits.statistics()["counted"] for shard in shards)
 
     async def victim_is_served(self, user: str = "ann", others: int = 0) -> None:
         """A user has all of his permits, no more than these, and gets each of them back."""
