@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from maitred.simulation.loop import SimulatedLoop
     from maitred.simulation.trace import Trace
     from maitred.simulation.transport import SimulatedTransport
+
+    HostGroup = Host | str | Iterable[Host | str]
+    """A host, a group's name, a host's name, or several of them."""
 
 _FIRST_ADDRESS: Final = int(ipaddress.IPv4Address("10.0.0.1"))
 _HOSTS_MAX: Final = 2**24 - 2
@@ -77,12 +81,12 @@ class Network:
         self.hosts[name] = self._addresses[address] = host
         return host
 
-    def resolve(self, name: str, local: Host) -> str:
-        """Return the address of a name as seen from a host; raise `socket.gaierror` if unknown."""
-        if name in ("localhost", local.name) or _is_address(name):
-            return (
-                LOOPBACK if name == "localhost" else (local.address if name == local.name else name)
-            )
+    def resolve(self, name: str) -> str:
+        """Return the address of a name; raise `socket.gaierror` if it is unknown."""
+        if name == "localhost":
+            return LOOPBACK
+        if _is_address(name):
+            return name
         host = self.hosts.get(name)
         if host is None:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -94,29 +98,15 @@ class Network:
 
     # Paths
 
-    def partition(
-        self, group_a: Host | str | Iterable[Host | str], group_b: Host | str | Iterable[Host | str]
-    ) -> None:
-        """Let nothing pass between two groups, in either direction, until `heal`.
-
-        A group is a host, a group's name, a host's name, or several of them.
-        """
-        names_b = self._names(group_b)
-        for first in self._names(group_a):
-            for second in names_b:
-                if first != second:
-                    self._partitions[first, second] = None
-                    self._partitions[second, first] = None
+    def partition(self, group_a: HostGroup, group_b: HostGroup) -> None:
+        """Let nothing pass between two groups, in either direction, until `heal`."""
+        self._close_paths(group_a, group_b)
+        self._close_paths(group_b, group_a)
         self.path_changed()
 
-    def block(
-        self, source: Host | str | Iterable[Host | str], target: Host | str | Iterable[Host | str]
-    ) -> None:
+    def block(self, source: HostGroup, target: HostGroup) -> None:
         """Let nothing pass in one direction only, until `heal`."""
-        for first in self._names(source):
-            for second in self._names(target):
-                if first != second:
-                    self._partitions[first, second] = None
+        self._close_paths(source, target)
         self.path_changed()
 
     def heal(self) -> None:
@@ -176,7 +166,12 @@ class Network:
             for free in host.at_end:
                 free()
 
-    def _names(self, group: Host | str | Iterable[Host | str]) -> list[str]:
+    def _close_paths(self, sources: HostGroup, targets: HostGroup) -> None:
+        for source, target in product(self._names(sources), self._names(targets)):
+            if source != target:
+                self._partitions[source, target] = None
+
+    def _names(self, group: HostGroup) -> list[str]:
         if isinstance(group, Host):
             return [group.name]
         if not isinstance(group, str):

@@ -234,7 +234,7 @@ class NetworkLoop(SimulatedLoop):
         if host is None or host in ("", b""):
             return ANY_ADDRESS if flags & socket.AI_PASSIVE else LOOPBACK
         name = host.decode() if isinstance(host, bytes) else host
-        return self.network.resolve(name, current_process().host)
+        return self.network.resolve(name)
 
     def _local_port(self, process: Process, local_addr: tuple[str, int] | None) -> int:
         if local_addr is None:

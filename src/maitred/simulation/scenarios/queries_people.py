@@ -11,6 +11,7 @@ from msgspec import msgpack
 from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
+from maitred.protocol.rows import as_array
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import WorkerSettings
 from maitred.simulation.errors import Violation
@@ -184,9 +185,8 @@ class GatewayHost(KeptGuest):
                 raise self.record.violation(story, f"has the result {result!r}")
             return "done"
         rows = 0
-        decoder = msgpack.Decoder(int)
         async for chunk in answer:
-            for value in unpacked(chunk, decoder):
+            for value in msgpack.decode(as_array(chunk), type=list[int]):
                 if value != story.number:
                     raise self.record.violation(story, f"got a row of another query: {value}")
                 rows += 1
@@ -198,17 +198,6 @@ class GatewayHost(KeptGuest):
 
 
 UNFINISHED: Final = ("waiting", "running", "streaming")
-
-
-def unpacked(chunk: bytes, decoder: msgpack.Decoder[int]) -> list[int]:
-    """Return the rows of a chunk: numbers of one, two, three or five bytes."""
-    lengths = {0xCC: 2, 0xCD: 3, 0xCE: 5}
-    values, at = [], 0
-    while at < len(chunk):
-        end = at + lengths.get(chunk[at], 1)
-        values.append(decoder.decode(chunk[at:end]))
-        at = end
-    return values
 
 
 class QueryWorkerHost(WorkerGuest):

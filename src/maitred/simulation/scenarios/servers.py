@@ -26,17 +26,14 @@ SHARING: Final = 3
 ANSWER_SECONDS: Final = 5.0
 
 
-class Board:
-    """Which process answers on which port; written by the servers, read by the checks."""
-
-    def __init__(self) -> None:
-        self.serving: dict[str, int] = {}
+Board = dict[str, int]
+"""Maps the name of each process that serves to its port; servers write it, checks read it."""
 
 
 async def servers(world: World) -> None:
     """Run the scenario of servers."""
     random = world.random("servers")
-    board = Board()
+    board: Board = {}
     host = world.host("server")
     client = world.host("client")
     processes: list[Process] = []
@@ -44,7 +41,7 @@ async def servers(world: World) -> None:
         for process in processes:
             if random.random() < 0.3:
                 process.kill()
-                board.serving.pop(process.name, None)
+                board.pop(process.name, None)
         processes = [process for process in processes if not process.dead]
         for number in range(SHARING):
             name = f"{round_number}-{number}"
@@ -76,25 +73,25 @@ async def _serve(host: Host, name: str, board: Board) -> None:
             raise
         return
     actual = server.sockets[0].getsockname()[1]
-    if kind != "shared" and actual in board.serving.values():
+    if kind != "shared" and actual in board.values():
         raise Violation(f"Port {actual} was bound twice.") from None
-    board.serving[name] = actual
+    board[name] = actual
     async with server:
         await asyncio.sleep(random.expovariate(0.3))
-        del board.serving[name]
+        del board[name]
 
 
 async def _visit(host: Host, client: Host, board: Board) -> None:
     """Connect to some port; in a storm any error is fine, but not a wrong answer."""
     random = client.surroundings.random
-    ports = [SHARED_PORT, OWN_PORT, *board.serving.values()]
+    ports = [SHARED_PORT, OWN_PORT, *board.values()]
     for port in random.sample(ports, 2):
         with contextlib.suppress(OSError, TimeoutError):
             await _check_answer(host, port, board)
 
 
 async def _visit_all(host: Host, board: Board) -> None:
-    for port in sorted(set(board.serving.values())):
+    for port in sorted(set(board.values())):
         before = _names(board, port)
         answered = False
         with contextlib.suppress(OSError):
@@ -118,4 +115,4 @@ async def _check_answer(host: Host, port: int, board: Board) -> bool:
 
 
 def _names(board: Board, port: int) -> list[str]:
-    return [name for name, bound in board.serving.items() if bound == port]
+    return [name for name, bound in board.items() if bound == port]
