@@ -1,4 +1,4 @@
-"""What SUPPORTED tells about a shard and its node.
+"""The description of a shard and its node in SUPPORTED.
 
 The `SCYLLA_*` keys are those of ScyllaDB's extension, so that its drivers find our sharding; the
 `MAITRED_*` keys tell what has no key there. All numbers are decimal ASCII.

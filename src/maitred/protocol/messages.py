@@ -131,8 +131,8 @@ _answer_decoders: Final = {opcode: msgpack.Decoder(kind).decode for opcode, kind
 
 
 UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoders raise for malformed bodies. For text that is not UTF-8 and fields nested a thousand
-deep msgspec raises Python's own errors; the peer caused them, not this process."""
+"""The errors that decoders raise for malformed bodies. For text that is not UTF-8 and for fields
+nested a thousand deep msgspec raises Python's own errors; the peer caused them, not this node."""
 
 
 def not_understood(

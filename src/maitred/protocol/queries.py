@@ -158,7 +158,7 @@ class Subscribe(PartitionRequest, array_like=True, gc=False):
 
 
 class SheddingTerms(Struct, array_like=True, frozen=True, gc=False):
-    """What a gateway does with queries while no worker has room."""
+    """How a gateway sheds queries while no worker has room."""
 
     wait_target_seconds: float = 0.02
     length: int = 10_000

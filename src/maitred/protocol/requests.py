@@ -1,4 +1,4 @@
-"""What all of our requests and answers have in common.
+"""The base classes of maitred's requests and answers.
 
 Every request to a partition starts with the same five fields, so that a shard can see which
 partition it is for without knowing the rest. A request carries the time that it has left when it is

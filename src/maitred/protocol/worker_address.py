@@ -1,4 +1,4 @@
-"""Where gateways reach a worker: the worker announces it and the node passes it on.
+"""The address at which gateways reach a worker; the worker announces it, the node passes it on.
 
 The text is `HOST:PORT` or, if the worker's listener speaks TLS, `HOST:PORT#FINGERPRINT`. The
 fingerprint is the SHA-256 of the listener's certificate in DER form, in hexadecimal. The host is an

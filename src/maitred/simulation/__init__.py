@@ -1,4 +1,4 @@
-"""What would happen? The whole system under a virtual clock and a faulty network."""
+"""The whole system under a virtual clock, on a network with injected faults."""
 
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults

@@ -101,7 +101,7 @@ class BoundSocket:
 
 
 class Listener(BoundSocket):
-    """One of a port's listeners; there are several if all of them asked for `reuse_port`."""
+    """A listener on a TCP port, alone or among others that asked for `reuse_port` as well."""
 
     family = socket.AF_INET
     proto = socket.IPPROTO_TCP

@@ -42,7 +42,7 @@ class DiskFaults:
     """Longest usual one; delays are uniform in between."""
 
     spike_probability: float = 0.0
-    """One of the two ways takes up to `spike_seconds` longer."""
+    """The way to the disk or back takes up to `spike_seconds` longer."""
 
     spike_seconds: float = 0.5
     """Longest spike: a disk that others use, a server that waits for its own."""

@@ -135,7 +135,7 @@ class LimitEstimator:
         self._ceiling = max(self._settings.floor, min(ceiling, LIMIT_MAX))
         self._limit = float(max(self._settings.floor, min(first, self._ceiling)))
         self.cause: LimitCause = "slots"
-        """What last bounded the limit; `slots` at the ceiling."""
+        """The reason why the limit is not higher; `slots` at the ceiling."""
         self._bound_at = now
         """When queries last waited, or the event loop was last late."""
         self._serving = 0

@@ -39,7 +39,7 @@ class ServiceTimes:
     """Service times of one kind of work, in seconds."""
 
     text: str
-    """As `service_times` read it."""
+    """The text that `service_times` parsed."""
     mean_seconds: float
     draw: Callable[[Random], float] = field(compare=False, repr=False)
     """Returns the next service time."""

@@ -23,9 +23,9 @@ COUNT_MAX: Final = 100_000
 """Most tasks of one run: each takes about a millisecond of CPU, in each of three runs."""
 WORKERS_MAX: Final = 1_000
 SLOTS_MAX: Final = 10_000
-"""What a worker's setting `slots` allows."""
+"""The largest value of a worker's setting `slots`."""
 PARTITIONS_MAX: Final = 1_024
-"""What a queue's setting `partitions` allows."""
+"""The largest value of a queue's setting `partitions`."""
 RATE_MAX: Final = 1_000_000.0
 RUN_SECONDS_MAX: Final = 86_400.0
 """Longest time that the arrivals may take: heartbeats and long polls go on in a quiet queue, and a

@@ -26,7 +26,7 @@ async def now_and_then(
 
 
 class Chaos:
-    """Does something bad to the world every now and then, and undoes it later."""
+    """Injects faults at random moments, and undoes each of them later."""
 
     interval_mean_seconds = 0.7
     outage_max_seconds = 4.0

@@ -71,7 +71,7 @@ CLIENT: Final = (
 
 
 class Storm:
-    """Does something bad to nodes and paths every second or so, and undoes it later."""
+    """Injects faults into nodes and paths at random moments, and undoes them later."""
 
     def __init__(self, world: World, nodes: list[SimulatedNode], clients: list[Host]) -> None:
         self._world = world

@@ -45,7 +45,7 @@ class QueryStory:
 
 @dataclass(frozen=True, slots=True)
 class QueryPromise:
-    """What a run of the scenario has to keep, given which faults it has."""
+    """The guarantees of a run, given its faults."""
 
     in_order: bool
     """One slot, one partition, one priority, nothing fails: first come, first served."""
@@ -58,7 +58,7 @@ class QueryPromise:
     stop_seconds: float
     """How long after its caller left, or its gateway died, a query may still run."""
     outcomes: frozenset[str]
-    """What callers may be told besides `done`, `cancelled` and `deadline-exceeded`."""
+    """The outcomes that callers may get besides `done`, `cancelled` and `deadline-exceeded`."""
     limit: int | None = None
     """How many queries without rows may run at a time; None means no limit."""
     unheard_seconds: float = 0.0
@@ -80,7 +80,7 @@ class QueryRecord(ScenarioRecord):
         self._active: Counter[str] = Counter()
         self._begun: list[QueryStory] = []
         self._limited: list[QueryRun] = []
-        """Those that count for the limit; some of them may have ended."""
+        """The runs that count against the limit; some of them may have ended."""
         self.troubled_at = -inf
         """When a process was last unreachable or dead; infinite while that lasts."""
 

@@ -1,4 +1,4 @@
-"""What every record of a scenario has: the violations found, and what processes logged.
+"""The base of the records of scenarios: the violations found, and what processes logged.
 
 A record stands outside of the world: processes write into it, and no fault touches it.
 """
@@ -24,7 +24,7 @@ class ScenarioRecord:
     """Collects the violations and the complaints of one run."""
 
     noun = "thing"
-    """What the stories of the record are about."""
+    """The thing that each story of the record is about, as a noun."""
 
     def __init__(self) -> None:
         self.complaints: list[str] = []

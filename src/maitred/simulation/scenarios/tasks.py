@@ -54,7 +54,7 @@ RECOVERY_SECONDS: Final = 400.0
 tasks that were due by the old one are due by the new one; leases end, and retries back off."""
 
 LAST_WISH_SECONDS: Final = 5.0
-"""What the admin asked for last may still be under way: dead letters that are revived."""
+"""Time for the last request of the admin, which may revive dead letters."""
 
 LEASE_SECONDS: Final = 4.0
 CLOCK_JUMP_SECONDS: Final = 60.0

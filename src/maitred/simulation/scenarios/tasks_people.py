@@ -190,7 +190,7 @@ ENDS: Final = {
     "task-expired": "expired",
     "task-forgotten": "forgotten",
 }
-"""What an error says about the end of a task."""
+"""The end of a task that an error code reports."""
 
 ALLOWED_AWAITING: Final = frozenset(
     {"outcome-unknown", "store-unavailable", "store-full", "not-owner", "closed", "draining"}

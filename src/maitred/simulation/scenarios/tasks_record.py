@@ -30,7 +30,7 @@ _TRUE_OF: Final = {
 told that a task is forgotten."""
 
 _UNTIL_REVIVED: Final = {"failed", "over"}
-"""What was true of a dead letter that is tried again."""
+"""The answers that were right before a dead letter was tried again."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Story:
     cancelled: bool = False
     """Whether that caller was told that the task will not begin."""
     refused: bool = False
-    """Its producer was told that nothing was added."""
+    """Whether the producer was told that nothing was added."""
     revived: bool = False
     """Whether the task was a dead letter, and the admin had it tried again."""
     answers: list[str] = field(default_factory=list)
@@ -75,14 +75,14 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a run of the scenario has to keep, given which faults it has."""
+    """The guarantees of a run, given its faults."""
 
     exactly_once: bool
     """No worker is lost: no task begins while it runs, or after it was done."""
     in_order: int
-    """In how many partitions tasks are first in, first out: none, the root and its children, or
-    all. That needs one worker with one slot, and no fault. A task that is forwarded further than to
-    the parent may be overtaken on the way by one that meets an offer there."""
+    """The number of partitions in which tasks are first in, first out: none, the root and its
+    children, or all. That needs one worker with one slot, and no fault. A task that is forwarded
+    further than to the parent may be overtaken on the way by one that meets an offer there."""
     overlap_after_seconds: float
     """The shortest time from the start of an attempt to that of the next one elsewhere."""
     counts_runs: bool = False
