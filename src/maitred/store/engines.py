@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from maitred.errors import CannotStart, InvalidSetting
@@ -11,16 +11,9 @@ from maitred.store.sqlite import open_sqlite
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maitred.store.interface import Store
+    from maitred.store.interface import Store, StoreLog
 
 _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://user@host/database."
-
-
-class StoreLog(Protocol):
-    """The methods of a logger that the stores use."""
-
-    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 async def open_store(location: str | None, data: Path, own: int, log: StoreLog) -> Store:

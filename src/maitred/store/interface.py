@@ -24,7 +24,7 @@ order, so a caller with two commits for one partition waits for the first.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from maitred.errors import OutcomeUnknown
 
@@ -145,6 +145,13 @@ class PartlyWritten(OutcomeUnknown):
         """The partitions whose changes are on disk."""
         self.overtaken = frozenset(overtaken)
         """The partitions that were found to be overtaken before the failure."""
+
+
+class StoreLog(Protocol):
+    """The methods of a logger that the stores use."""
+
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
+    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 class Store(Protocol):

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from maitred.matching.records import Changes, Damaged, DamagedKind
-    from maitred.store.engines import StoreLog
-    from maitred.store.interface import Acquisition, Store
+    from maitred.store.interface import Acquisition, Store, StoreLog
 
 CONNECTIONS: Final = 4
 """The most connections of one shard: one commits while the others read. A server has about a

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from maitred.store.engines import StoreLog
+    from maitred.store.interface import StoreLog
 
 PARTS: Final = ("", "-wal", "-shm")
 """The suffixes of the files of one database."""
