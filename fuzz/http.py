@@ -16,7 +16,7 @@ from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut
 from fuzz.transport import FakeTransport
 from fuzz.violated import Violated, require
-from maitred.client.answers import Rows, Whole
+from maitred.client.asked_query import Rows, Whole
 from maitred.client.enqueue_batches import EnqueuedTask
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway

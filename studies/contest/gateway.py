@@ -7,7 +7,7 @@ may be, when a query is tried elsewhere and when it is refused is decided by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.balancing.workers import worker_policy
 from maitred.dispatch.known_workers import KnownWorkers
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers import LoadReport, WorkerPolicy
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
-    from maitred.dispatch.effects import WorkerConnection
     from studies.contest.provider import Provider
 
 UNREACHABLE_SECONDS = 30.0
@@ -30,9 +29,6 @@ UNREACHABLE_SECONDS = 30.0
 
 NO_RETRIES = SheddingTerms(retry_share=0.0, retries_per_second=0.0)
 """For the policies that are only compared: what a worker refuses fails, as in the contest."""
-
-LINK = cast("WorkerConnection", object())
-"""Stands for the connection to a provider: what was sent over it is in flight until its answer."""
 
 
 class World(Protocol):
@@ -102,10 +98,10 @@ class Query:
         """There is no node in the model."""
         self.world.refuse(self, now)
 
-    def ask_node_at_once(self) -> None:
+    def ask_node_at_once(self, now: float) -> None:
         """There is no node in the model; it has no slot, and says so at once."""
         if self.attempt is not None:
-            self.attempt.queue.queue(self.attempt, self.world.now)
+            self.attempt.queue.queue(self.attempt, now)
 
 
 class Gateway:

@@ -29,7 +29,7 @@ from studies.contest.faults import (
     NOTHING,
     clock,
 )
-from studies.contest.gateway import LINK, Gateway, Query, load_of
+from studies.contest.gateway import Gateway, Query, load_of
 from studies.contest.measures import BUCKET_SECONDS, ContestMeasures, Tally, measures
 from studies.contest.provider import Provider
 from studies.contest.settings import OURS, ContestModel
@@ -205,7 +205,7 @@ class Contest:
         attempt = query.attempt
         if attempt is None:
             return
-        attempt.link = LINK
+        attempt.sent = True
         self.tally.attempts += 1
         self.tally.retries += query.attempts > 0
         query.attempts += 1

@@ -21,7 +21,7 @@ from tests.worker.running import a_worker
 from tests.worker.test_queries import Desk
 
 if TYPE_CHECKING:
-    from maitred.dispatch.effects import WorkerConnection
+    from maitred.dispatch.effects import Carrier
 
 
 @in_a_loop
@@ -87,7 +87,7 @@ class Caller:
     def __init__(self) -> None:
         self.heard: asyncio.Queue[str] = asyncio.Queue()
 
-    def linked(self, link: WorkerConnection, now: float) -> None:  # noqa: ARG002
+    def linked(self, link: Carrier, now: float) -> None:  # noqa: ARG002
         self.heard.put_nowait("linked")
 
     def unreachable(self, now: float) -> None:  # noqa: ARG002
@@ -120,12 +120,9 @@ async def test_who_offers_with_the_session_of_another_gets_none_of_its_queries()
     workers = Allocation(0, b"u" * 16, session, "ant", "127.0.0.1:1")
     link: Any = object()
     links.opened((session, thiefs.address), link)
-    assert links.has(thiefs)
-    assert not links.has(workers)
+    assert links.open == {(session, thiefs.address): link}
     caller = Caller()
-    links.get(thiefs, caller, 0.0)
-    assert await caller.heard.get() == "linked"
-    links.get(workers, caller, 0.0)
+    links.connect(workers, caller, 0.0)
     async with asyncio.timeout(20):
         assert await caller.heard.get() == "unreachable"  # dialled, and nobody listens there
     links.open.clear()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maitred.node.shard import Shard
 
 EQUITY = ("default", "EQUITY_MARKET_RDB", 1)
-UNDER_WAY = ("waiting", "running", "streaming")
+UNDER_WAY = ("waiting", "connecting", "running", "streaming")
 BEGIN = 1_700_000_000.0
 
 

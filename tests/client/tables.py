@@ -85,9 +85,8 @@ async def table(
             assert querying.table.under_way == 0
             requests = querying.dispatcher.slot_requests
             assert not querying.dispatcher._pauses
-            assert not requests._pauses
             lines = requests.lines.values()
-            await until(lambda: all(line.demand.idle for line in lines))
+            await until(lambda: all(line.idle for line in lines))
 
 
 def hold(scene: Table) -> None:

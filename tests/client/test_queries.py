@@ -10,7 +10,7 @@ import pytest
 from msgspec import msgpack
 
 from maitred.client.query_gateway import Rows, Whole
-from maitred.dispatch import slot_demand
+from maitred.dispatch import slot_requests
 from maitred.dispatch.pending_query import TAKEN_MAX
 from maitred.errors import (
     Cancelled,
@@ -68,7 +68,7 @@ def test_a_result(run: Run) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked in one turn is one group, however long a crowded machine takes for the turn."""
-    monkeypatch.setattr(slot_demand, "APART_SECONDS", 60.0)
+    monkeypatch.setattr(slot_requests, "APART_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -90,7 +90,7 @@ def test_fewer_slots_than_wanted_are_asked_for_again_with_their_age(run: Run) ->
             await asyncio.gather(*(scene.client.query("q", n) for n in range(5)))
             assert [message.slots for message in scene.node.asked] == [5, 3, 1]
             waited = [message.waited for message in scene.node.asked]
-            # By a clock of milliseconds it may all be one moment; test_slot_demand has the ages.
+            # By a clock of milliseconds it may all be one moment; test_slot_line has the ages.
             assert waited == sorted(waited)
             assert [message.arguments for message in scene.worker.runs] == [[n] for n in range(5)]
 

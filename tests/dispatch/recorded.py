@@ -18,7 +18,7 @@ from maitred.settings import Querying
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.dispatch.effects import AnswerReceiver, ConnectionWaiter
+    from maitred.dispatch.effects import AnswerReceiver, Carrier, ConnectionWaiter
     from maitred.routing.names import QueueId
     from maitred.settings import QueryLimits
 
@@ -30,7 +30,7 @@ class RecordedQuery(PendingQuery):
     outcome: bytes | MaitredError | None
 
     def __init__(self, dispatcher: Dispatcher, ask: Ask, now: float) -> None:
-        super().__init__(dispatcher, ask, dispatcher.enter(ask, now), now)
+        super().__init__(dispatcher, ask, now, now)
         self.rows = []
         self.outcome = None
 
@@ -66,6 +66,7 @@ class WorkerLink:
     """A connection to a worker."""
 
     frame_bytes = 2**20
+    relays = False
 
     def __init__(self, world: RecordedEffects, session: bytes) -> None:
         self.world = world
@@ -82,12 +83,13 @@ class WorkerLink:
         self.streams[stream] = receiver
         return stream
 
-    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
-        if self.streams.get(stream) is receiver:
-            self.streams[stream] = None
-            self.world.stopped.append(stream)
-
-    def hand_over(self, stream: int, receiver: AnswerReceiver, heir: AnswerReceiver) -> None:
+    def stop(
+        self,
+        stream: int,
+        receiver: AnswerReceiver,
+        now: float,  # noqa: ARG002
+        heir: AnswerReceiver | None = None,
+    ) -> None:
         if self.streams.get(stream) is receiver:
             self.streams[stream] = heir
             self.world.stopped.append(stream)
@@ -224,16 +226,15 @@ class RecordedEffects:
 
     def connect(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
         assert now == self.now
-        link = self.links.get(allocation.session)
-        if link is not None:
-            waiter.linked(link, now)
-        elif not allocation.address:
+        assert allocation.session not in self.links
+        if not allocation.address:
             waiter.unreachable(now)
         else:
             self.dials.append((allocation, waiter))
 
-    def is_connected(self, allocation: Allocation) -> bool:
-        return allocation.session in self.links
+    @property
+    def open_links(self) -> dict[tuple[bytes, str], Carrier]:
+        return {(session, "h:1"): link for session, link in self.links.items()}
 
     def give_back(self, allocation: Allocation, now: float) -> None:  # noqa: ARG002
         self.use(allocation.token, "given back")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maitred.balancing.workers import QueryOutcome
-from maitred.dispatch.query_states import Stage
+from maitred.dispatch.ask import Ask
 from maitred.dispatch.warm_slots import SHARE
 from maitred.errors import (
     AtCapacity,
@@ -24,6 +24,7 @@ from maitred.errors import (
     MaitredError,
     NoWorker,
     Overloaded,
+    PayloadTooLarge,
     SlotTaken,
     Unavailable,
     WorkerLost,
@@ -377,7 +378,7 @@ def test_a_queue_with_a_policy_is_subscribed_to_and_its_workers_are_picked() -> 
     stream = next(number for number, one in link.streams.items() if one is query)
     refuse(link, stream, AtCapacity("Full.", limit=1))
     assert query.allocation.session != link.session
-    assert query.stage.value == "sent"
+    assert status(query) == "running"
     # A link that breaks takes its worker out for a moment.
     world.cut(FIRST)
     for _ in range(4):
@@ -436,11 +437,75 @@ def test_a_worker_that_hung_is_asked_as_soon_as_it_speaks_again() -> None:
     world.advance(1.0)
     assert all(query.over for query in hung)
     waiting = world.ask(seconds=1.0)
-    assert waiting.stage is Stage.WAITING, "nothing more goes to a worker that does not answer"
+    assert status(waiting) == "waiting", "nothing more goes to a worker that does not answer"
     world.advance(1.5)
     for stream in [*link.streams]:
         end(link, stream, STOPPED)
-    assert world.ask(seconds=1.0).stage is Stage.SENT
+    assert status(world.ask(seconds=1.0)) == "running"
+
+
+class CancellingQuery(RecordedQuery):
+    """A query whose caller cancels another one when it hears of the end of this one."""
+
+    other: RecordedQuery
+
+    def hand_answer(
+        self, body: bytes, problem: MaitredError | None, *, drop_rows: bool = False
+    ) -> None:
+        super().hand_answer(body, problem, drop_rows=drop_rows)
+        self.other.leave(100.0)
+
+
+def two_of_one_turn(
+    world: RecordedEffects, payload: bytes
+) -> tuple[CancellingQuery, RecordedQuery]:
+    """Two queries of one slot request; the end of the first one cancels the second one."""
+    ask = Ask(namespace="n", queue="q", payload=payload, deadline=world.now + 10)
+    first = CancellingQuery(world.dispatcher, ask, world.now)
+    ask = Ask(namespace="n", queue="q", payload=b"\x90", deadline=world.now + 10)
+    second = first.other = RecordedQuery(world.dispatcher, ask, world.now)
+    world.dispatcher.begin(first, world.now)
+    world.dispatcher.begin(second, world.now)
+    world.settle()
+    return first, second
+
+
+def test_a_query_cancelled_in_the_moment_in_which_it_gets_a_slot_gives_the_slot_back() -> None:
+    world = RecordedEffects()
+    world.link(FIRST)
+    first, second = two_of_one_turn(world, bytes(WorkerLink.frame_bytes))
+    allocate(world, FIRST, FIRST)
+    assert isinstance(first.outcome, PayloadTooLarge)
+    assert isinstance(second.outcome, Cancelled)
+    assert status(second) == "cancelled"
+    assert len(world.used) == 2, "both slots were given back"
+    assert not world.runs
+
+
+def test_a_query_cancelled_in_the_moment_in_which_it_is_refused_ends_once() -> None:
+    world = RecordedEffects()
+    first, second = two_of_one_turn(world, b"\x90")
+    world.answer(world.requests[0], NoWorker("There is none."))
+    assert isinstance(first.outcome, NoWorker)
+    assert isinstance(second.outcome, Cancelled)
+
+
+def test_a_query_cancelled_in_the_moment_in_which_its_link_is_lost_ends_once() -> None:
+    world = RecordedEffects()
+    world.link(FIRST)
+    first, second = two_of_one_turn(world, b"\x90")
+    allocate(world, FIRST, FIRST)
+    world.cut(FIRST)
+    assert isinstance(first.outcome, WorkerLost)
+    assert isinstance(second.outcome, Cancelled)
+
+
+def test_a_query_cancelled_in_the_moment_in_which_the_gateway_closes_ends_once() -> None:
+    world = RecordedEffects()
+    first, second = two_of_one_turn(world, b"\x90")
+    world.dispatcher.close(world.now)
+    assert isinstance(first.outcome, Closed)
+    assert isinstance(second.outcome, Cancelled)
 
 
 # Everything, in any order
@@ -619,7 +684,7 @@ def test_whatever_happens_every_query_ends_once_and_is_run_once(
     # Whatever is answered after that finds nothing to do.
     for request in [one for one in world.effects.requests if isinstance(one.message, Allocate)]:
         world.effects.answer(request, Cancelled("Over."))
-    assert all(line.demand.idle for line in dispatcher.slot_requests.lines.values())
+    assert all(line.idle for line in dispatcher.slot_requests.lines.values())
     for link, stream in world.effects.under_way():
         end(link, stream, STOPPED)
     for queue in dispatcher.queues.by_place.values():

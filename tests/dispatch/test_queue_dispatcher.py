@@ -74,7 +74,7 @@ class FakeQuery:
         assert name not in self.attempt.refused_by, "it had no room for this query"
         assert self.house.away.get(name, 0.0) <= now, "its link broke a moment ago"
         self.where = "sent"
-        self.attempt.link = cast("Any", self)
+        self.attempt.sent = True
         self.house.sends += 1
 
     def ask_node(self, now: float) -> None:
@@ -83,11 +83,11 @@ class FakeQuery:
         self.where = "node"
         self.attempt = None
 
-    def ask_node_at_once(self) -> None:
+    def ask_node_at_once(self, now: float) -> None:
         """The node has no slot either, and says so at once."""
         assert self.where in ("new", "line", "again")
         assert self.attempt is not None
-        self.house.queue.queue(self.attempt, self.house.clock.now)
+        self.house.queue.queue(self.attempt, now)
 
     def refused_by_node(self, problem: Any, now: float) -> None:  # noqa: ANN401, ARG002
         assert problem.retry_after is not None

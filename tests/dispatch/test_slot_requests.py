@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from maitred.client.queues import QueueView
+from maitred.dispatch.ask import Ask
 from maitred.dispatch.slot_requests import SlotRequests
 from maitred.errors import Unavailable
 
@@ -17,6 +18,7 @@ class Waiting:
     """A query, as far as its line needs to know it."""
 
     def __init__(self, now: float) -> None:
+        self.ask = Ask(namespace="desk", queue="price", payload=b"", deadline=now + 60)
         self.since = now
         self.deadline = now + 60
 
@@ -52,7 +54,7 @@ def pauses(seed: int, tries: int) -> list[float]:
         new_view=lambda queue: QueueView(queue, "weighted", random),
         learned=lambda *_: None,
     )
-    requests.add(requests.line("desk", "price", 2, ""), cast("Any", Waiting(0.0)))
+    requests.add(cast("Any", Waiting(0.0)), 0.0)
     now = 0.0
     found: list[float] = []
     while len(found) < tries:

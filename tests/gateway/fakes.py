@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import msgpack
 
 from maitred import errors
-from maitred.client.answers import Rows, Whole
+from maitred.client.asked_query import Rows, Whole
 from maitred.dispatch.query_table import QueryTable
 from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway

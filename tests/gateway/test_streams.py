@@ -8,7 +8,7 @@ import json
 import pytest
 from msgspec import msgpack
 
-from maitred.client.answers import Whole
+from maitred.client.asked_query import Whole
 from maitred.protocol.rows import as_array
 from tests.gateway.fakes import get, open_door, query, until
 

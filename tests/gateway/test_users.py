@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.client.answers import Whole
+from maitred.client.asked_query import Whole
 from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import GatewaySettings, Node, QueryLimits, User
 from tests.gateway.fakes import Answer, Opened, get, open_door, post, query, until

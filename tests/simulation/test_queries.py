@@ -18,7 +18,8 @@ from maitred.simulation.soak import run_seed, run_seed_proved
 from maitred.worker.worker_queries import WorkerQueries
 
 if TYPE_CHECKING:
-    from maitred.dispatch.query_states import Accident, Stage, Verdict
+    from maitred.dispatch.query_states import Accident, Verdict
+    from maitred.protocol.queries import QueryStatus
     from maitred.simulation.world import World
     from maitred.worker.query import Query
 
@@ -216,9 +217,9 @@ def seeds_that_find(fault: str, kind: str) -> list[int]:
 def test_a_gateway_that_sends_every_lost_query_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def always_idempotent(accident: Accident, stage: Stage, *, idempotent: bool) -> Verdict:
+    def always_idempotent(accident: Accident, status: QueryStatus, *, idempotent: bool) -> Verdict:
         del idempotent
-        return after(accident, stage, idempotent=True)
+        return after(accident, status, idempotent=True)
 
     monkeypatch.setattr(pending_query, "after", always_idempotent)
     found = seeds_that_find("begins again", "workers")

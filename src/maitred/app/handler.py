@@ -27,11 +27,10 @@ from maitred.app.task import SyncTask, Task, parse_id
 from maitred.client.query_calls import (
     Stream,
     SyncStream,
-    asked,
     read_any_rows,
     read_anything,
-    read_whole,
 )
+from maitred.dispatch.ask import Ask
 from maitred.errors import InvalidArguments, InvalidTaskId
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class Handler(Generic[Parameters, Result, Called]):
         if querying is None or querying.closed or querying.loop is not asyncio.get_running_loop():
             querying = await self._begin_querying()
         answer = await self._begin(querying, payload, rows=False).answer()
-        result: Result = read_whole(answer, self._read_result)
+        result: Result = answer.read(self._read_result)
         return result
 
     def stream(
@@ -172,11 +171,11 @@ class Handler(Generic[Parameters, Result, Called]):
     def _begin(self, querying: QueryGateway, payload: bytes, *, rows: bool) -> AskedQuery:
         wanted = self.conditions
         seconds = wanted.terms.timeout or querying.settings.timeout_seconds
-        ask = asked(
-            self.queue,
-            payload,
-            querying.loop.time() + seconds,
+        ask = Ask(
             namespace=self.id.namespace,
+            queue=self.queue,
+            payload=payload,
+            deadline=querying.loop.time() + seconds,
             priority=wanted.priority,
             idempotent=self.idempotent,
             do_not_queue=self.do_not_queue,

@@ -35,6 +35,7 @@ NO_GATEWAY = (
 
 STATUSES = (
     "waiting",
+    "connecting",
     "running",
     "streaming",
     "done",
@@ -44,7 +45,7 @@ STATUSES = (
     "lost",
     "late",
 )
-UNDER_WAY = STATUSES[:3]
+UNDER_WAY = STATUSES[:4]
 """The statuses in which a query can be cancelled."""
 
 

@@ -1,24 +1,130 @@
-"""A query that was asked, as its caller has it: something to await, or to be told by."""
+"""A query as its caller has it: an object to await, or to be told by; and its answer, which is one
+whole result or the rows of a stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
 
-from maitred.client.answers import Rows, Whole
+import msgspec
+from msgspec import Struct
+
 from maitred.dispatch.pending_query import PendingQuery
-from maitred.errors import Cancelled, MaitredError
+from maitred.errors import Cancelled, InvalidResult, MaitredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.dispatcher import Dispatcher
-    from maitred.dispatch.query_table import QueryEntry
+
+Result = TypeVar("Result")
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoders raise for bytes that they cannot decode."""
+
+
+class Whole(Struct, gc=False):
+    """A result in one piece."""
+
+    body: bytes
+    """msgpack."""
+
+    def read(self, decode: Callable[[bytes], Result]) -> Result:
+        """Decode the result; raise `InvalidResult` if that is impossible."""
+        try:
+            return decode(self.body)
+        except UNREADABLE as problem:
+            raise InvalidResult(
+                f"The result is no msgpack, or not what was said: {problem}."
+            ) from None
+
+
+class Rows:
+    """A stream that has begun: chunks of rows, each of them msgpack values one after the other.
+
+    Taking a chunk lets the worker send more. A caller that leaves early closes the stream, or
+    cancels the query.
+    """
+
+    __slots__ = ("_chunks", "_credit_bytes", "_problem", "_query", "_taken", "_waiter", "waiting")
+
+    def __init__(self, query: AskedQuery, window_bytes: int) -> None:
+        self._query = query
+        self._chunks: deque[bytes] = deque()
+        self.waiting = 0
+        """Bytes that have arrived and were not taken."""
+        self._taken = 0
+        self._credit_bytes = window_bytes // 4
+        self._waiter: asyncio.Future[None] | None = None
+        self._problem: MaitredError | None = None
+
+    @property
+    def sequence(self) -> int:
+        """The query's number in the table."""
+        return self._query.sequence
+
+    def read(self, decode: Callable[[bytes], Result]) -> NoReturn:  # noqa: ARG002
+        """Raise `InvalidResult`: the caller wanted the result in one piece."""
+        raise InvalidResult("The worker streamed a result that was wanted in one piece.")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self._query.over:
+                if self._problem is not None:
+                    raise self._problem
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError:
+                self._query.cancel()
+                raise
+            finally:
+                self._waiter = None
+        chunk = self._chunks.popleft()
+        self.waiting -= len(chunk)
+        self._taken += len(chunk)
+        # Often enough that the worker need not pause, and always before this end waits.
+        if self._taken >= self._credit_bytes or not self._chunks:
+            self._query.taken(self._taken)
+            self._taken = 0
+        return chunk
+
+    async def aclose(self) -> None:
+        """Drop the remaining rows and stop the handler."""
+        self._query.cancel()
+        self._chunks.clear()
+        self.waiting = 0
+
+    # For the query
+
+    def came(self, chunk: bytes) -> None:
+        """Add rows that have arrived."""
+        self._chunks.append(chunk)
+        self.waiting += len(chunk)
+        self._wake()
+
+    def ended(self, problem: MaitredError | None, *, at_once: bool) -> None:
+        """End the stream; with `at_once`, drop the rows that were not taken."""
+        self._problem = problem
+        if at_once:
+            self._chunks.clear()
+            self.waiting = 0
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class AskedQuery(PendingQuery):
-    """Made by `QueryGateway.begin`."""
+    """A query of a caller on an event loop; made by `QueryGateway.begin`."""
 
     __slots__ = ("_outcome", "_rows", "_then", "_waiter", "loop")
 
@@ -26,20 +132,20 @@ class AskedQuery(PendingQuery):
         self,
         dispatcher: Dispatcher,
         ask: Ask,
-        entry: QueryEntry,
+        *,
         now: float,
+        wall: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(dispatcher, ask, entry, now)
+        super().__init__(dispatcher, ask, now, wall)
         self.loop = loop
-        """The loop on which it runs."""
         self._rows: Rows | None = None
         self._outcome: Whole | Rows | MaitredError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._then: Callable[[Whole | Rows | MaitredError], None] | None = None
 
     async def answer(self) -> Whole | Rows:
-        """Wait for the result, or for a stream to begin; raises the error that it came to."""
+        """Wait for the result, or for the first row of a stream; raises the query's error."""
         if self._outcome is None:
             self._waiter = waiter = self.loop.create_future()
             try:
@@ -53,22 +159,21 @@ class AskedQuery(PendingQuery):
         return outcome
 
     def then(self, told: Callable[[Whole | Rows | MaitredError], None]) -> None:
-        """In place of `answer`, for a caller without a task to wait in: call this, once, with what
-        the query came to."""
+        """Call this, once, with what `answer` would return or raise; for callers without a task."""
         if self._outcome is None:
             self._then = told
         else:
             told(self._outcome)
 
     def cancel(self) -> None:
-        """Stop the query; of no effect if it is over."""
+        """Stop the query; without effect if it is over."""
         self.leave(self.loop.time())
 
     def taken(self, size: int) -> None:
         """The caller took this many bytes of rows."""
         self.took(size, self.loop.time())
 
-    # From the dispatcher
+    # For the dispatcher
 
     def hand_rows(self, chunk: bytes) -> None:
         if self._rows is not None:

@@ -11,16 +11,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from maitred.backoff import backoff_seconds
-from maitred.client.asks import Asks
 from maitred.client.call import AwaitedCall, Call, PatientCall, ToldCall
 from maitred.client.connection_attempt import ConnectionTerms
 from maitred.client.long_poll import GRACE_SECONDS, LongPoll
 from maitred.client.pool import HOPELESS, Pool
+from maitred.client.query_calls import Stream, read_any_rows, read_anything, written
+from maitred.client.query_gateway import QueryGateway
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
 from maitred.client.timeouts import checked_timeout
 from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting_room import WaitingRoom
+from maitred.dispatch.ask import Ask
 from maitred.errors import (
     SOON,
     UNKNOWN,
@@ -46,15 +48,17 @@ from maitred.protocol.messages import (
     decode_answer,
     without_home,
 )
+from maitred.settings import Querying
 from maitred.wire.caller import error_of
 from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from maitred.client.address import Address
+    from maitred.client.asked_query import AskedQuery
     from maitred.client.connection import Connection
     from maitred.protocol.messages import AnyRequest
     from maitred.routing.names import QueueId
@@ -63,13 +67,16 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
+NAMESPACE: Final = "default"
+"""The namespace of a query whose queue names none."""
+
 SILENT_SECONDS: Final = 2.0
 """A new client raises `NodeUnreachable` when the network has neither accepted nor refused a
 connection for this long. A node that was reached has `connect_seconds` for its handshake."""
 
 
-class AsyncClient(Asks):
-    """Made by `maitred.connect`. Safe for many tasks of one loop."""
+class AsyncClient:
+    """A client for asyncio, made by `maitred.connect`. Many tasks of one loop may use it."""
 
     def __init__(
         self,
@@ -100,7 +107,7 @@ class AsyncClient(Asks):
         """Requests of `request_told` that are being tried again."""
         self._silent = False
         """Whether the first attempts at connections were not even refused."""
-        self._querying = None
+        self._querying: QueryGateway | None = None
         self.encrypted = tls is not None
         """Whether its connections to nodes are by TLS."""
         self.user = address.credentials.user if address.credentials is not None else ""
@@ -490,6 +497,99 @@ class AsyncClient(Asks):
             return await self.status(shard, address, seconds)
         except MaitredError as problem:
             return Unreachable(address=address, shard=shard, error=problem)
+
+    # Queries
+
+    @property
+    def querying(self) -> QueryGateway:
+        """The gateway of this client's queries, made when it is first needed."""
+        if self._querying is None:
+            if self._router.closed:
+                raise closed()
+            self._querying = QueryGateway(self, Querying(), self._surroundings)
+        return self._querying
+
+    def ask_with(self, querying: QueryGateway) -> None:
+        """Use this gateway, which has settings of its own; call it before the first query."""
+        if self._querying is not None:
+            raise InvalidArgument("This client asks queries already.")
+        self._querying = querying
+
+    async def query(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the query
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+        do_not_queue: bool = False,
+    ) -> Any:  # noqa: ANN401 - what the handler returns
+        """Have a free worker of the queue run this, and return what it returns.
+
+        The queue may be `namespace/queue`; the namespace is `default` otherwise. `idempotent`: the
+        query may run again elsewhere if its worker is lost. `do_not_queue`: a worker now, or
+        `Overloaded`. Cancelling stops the handler, too.
+        """
+        payload = written(args, named)
+        running = self._begin(
+            queue, payload, timeout, namespace, priority, idempotent, do_not_queue, rows=False
+        )
+        return (await running.answer()).read(read_anything)
+
+    def stream(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+        do_not_queue: bool = False,
+    ) -> Stream[Any]:
+        """Have a free worker run a generator, and return its rows as they come; see `query`."""
+        payload = written(args, named)
+
+        async def begin() -> AskedQuery:
+            return self._begin(
+                queue, payload, timeout, namespace, priority, idempotent, do_not_queue, rows=True
+            )
+
+        return Stream(begin, read_any_rows, read_anything)
+
+    def _begin(
+        self,
+        queue: str,
+        payload: bytes,
+        timeout: float | None,
+        namespace: str | None,
+        priority: int,
+        idempotent: bool,
+        do_not_queue: bool,
+        *,
+        rows: bool,
+    ) -> AskedQuery:
+        querying = self._querying or self.querying
+        seconds = querying.settings.timeout_seconds if timeout is None else checked_timeout(timeout)
+        if namespace is None:
+            if not isinstance(queue, str):
+                raise InvalidArgument(f"A queue is named by text, not {queue!r:.80}.")
+            namespace, slash, name = queue.partition("/")
+            namespace, queue = (namespace, name) if slash else (NAMESPACE, queue)
+        ask = Ask(
+            namespace=namespace,
+            queue=queue,
+            payload=payload,
+            deadline=self._loop.time() + seconds,
+            priority=priority,
+            idempotent=bool(idempotent),
+            do_not_queue=bool(do_not_queue),
+            rows=rows,
+            user=self.user,
+        )
+        return querying.begin(ask)
 
     # What is known
 

@@ -78,13 +78,9 @@ class Links:
     def __len__(self) -> int:
         return len(self.open)
 
-    def get(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
-        """Tell the waiter, now or later, whether there is a link to the worker."""
+    def connect(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
+        """Dial a worker to which there is no link, and tell the waiter how that ended."""
         key = (allocation.session, allocation.address)
-        link = self.open.get(key)
-        if link is not None:
-            waiter.linked(link, now)
-            return
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(waiter)
@@ -101,10 +97,6 @@ class Links:
     def opened(self, key: Key, link: WorkerLink) -> None:
         """There is a link to the worker from now on, until it ends."""
         self.open[key], self._keys[link] = link, key
-
-    def has(self, allocation: Allocation) -> bool:
-        """Whether there is a link to the worker now."""
-        return (allocation.session, allocation.address) in self.open
 
     def _is_unreachable(self, key: Key, now: float) -> bool:
         until = self._unreachable.get(key)

@@ -1,7 +1,4 @@
-"""What a program says to ask a query: a queue, arguments, how long it may take.
-
-Arguments are written as msgpack here and results read; `query_gateway.py` does everything between.
-"""
+"""The arguments of a program's queries as msgpack, and the rows of its streams as values."""
 
 from __future__ import annotations
 
@@ -11,25 +8,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 import msgspec
 from msgspec import msgpack
 
-from maitred.client.answers import Rows
-from maitred.dispatch.ask import Ask
-from maitred.errors import InvalidArgument, InvalidArguments, InvalidResult, MaitredError
+from maitred.client.asked_query import UNREADABLE, Rows
+from maitred.errors import InvalidArguments, InvalidResult, MaitredError
 from maitred.protocol.rows import as_array, ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from maitred.client.answers import Whole
     from maitred.client.asked_query import AskedQuery
 
 Row = TypeVar("Row")
 
-NAMESPACE: Final = "default"
-
 LARGE_BYTES: Final = 64 * 1024
-"""Chunks from here on are read row by row: their rows are large, or there is time enough."""
+"""Chunks of this size and more are decoded row by row, without a copy of the whole chunk."""
 
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 _encode: Final = msgpack.Encoder().encode
@@ -38,7 +30,7 @@ read_any_rows: Final = msgpack.Decoder(list[Any]).decode
 
 
 def written(args: tuple[Any, ...], named: Mapping[str, Any] | None) -> bytes:
-    """Arguments as bytes: in order, or by name."""
+    """Encode arguments: in order, or by name."""
     if named is None:
         value: object = args
     elif args:
@@ -57,48 +49,6 @@ def written(args: tuple[Any, ...], named: Mapping[str, Any] | None) -> bytes:
         ) from None
 
 
-def asked(
-    queue: str,
-    payload: bytes,
-    deadline: float,
-    *,
-    namespace: str | None = None,
-    priority: int = 2,
-    idempotent: bool = False,
-    do_not_queue: bool = False,
-    rows: bool = False,
-    user: str = "",
-) -> Ask:
-    """The query. Without a namespace, the queue may say it: `namespace/queue`."""
-    if namespace is None:
-        if not isinstance(queue, str):
-            raise InvalidArgument(f"A queue is named by text, not {queue!r:.80}.")
-        namespace = NAMESPACE
-        if "/" in queue:
-            namespace, _, queue = queue.partition("/")
-    return Ask(
-        namespace=namespace,
-        queue=queue,
-        payload=payload,
-        deadline=deadline,
-        priority=priority,
-        idempotent=bool(idempotent),
-        do_not_queue=bool(do_not_queue),
-        rows=rows,
-        user=user,
-    )
-
-
-def read_whole(whole: Whole | Rows, read: Callable[[bytes], Any]) -> Any:  # noqa: ANN401 - the result
-    """The result of a query that wanted one in one piece."""
-    if isinstance(whole, Rows):
-        raise InvalidResult("The worker streamed a result that was wanted in one piece.")
-    try:
-        return read(whole.body)
-    except UNREADABLE as problem:
-        raise InvalidResult(f"The result is no msgpack, or not what was said: {problem}.") from None
-
-
 def _read_each(chunk: bytes, read: Callable[[memoryview], Row]) -> list[Row]:
     view, at, rows = memoryview(chunk), 0, []
     for end in ends(chunk):
@@ -110,9 +60,9 @@ def _read_each(chunk: bytes, read: Callable[[memoryview], Row]) -> list[Row]:
 class Stream(Generic[Row]):
     """Rows of a query, one by one: `async for row in client.stream(...)`.
 
-    Begins when the first row is asked for. Leaving early stops the handler: with `aclose()`, by the
-    end of `async with`, or when nobody has the stream any more. A handler that is no generator has
-    one result: the items of a list are its rows, anything else is one row.
+    The query begins when the first row is asked for. Leaving early stops the handler: with
+    `aclose()`, by the end of `async with`, or when the stream is garbage-collected. A handler that
+    is not a generator has one result: the items of a list are its rows, anything else is one row.
     """
 
     __slots__ = ("_batch", "_begin", "_read", "_read_row", "_rows", "_running")
@@ -126,11 +76,11 @@ class Stream(Generic[Row]):
         self._begin = begin
         self._read = read
         self._read_row = read_row
-        """For large chunks: to read them at once they have to be copied first."""
+        """Decodes one row of a large chunk: to decode all at once they have to be copied first."""
         self._running: AskedQuery | None = None
         self._rows: Rows | None = None
         self._batch: list[Row] = []
-        """What was read and not taken, the next one last."""
+        """Rows that were decoded and not taken, the next one last."""
 
     def __aiter__(self) -> Self:
         return self
@@ -142,7 +92,7 @@ class Stream(Generic[Row]):
         return self._batch.pop()
 
     async def batch(self) -> list[Row]:
-        """Rows that came together; `StopAsyncIteration` at the end."""
+        """Return rows that came together; raise `StopAsyncIteration` at the end."""
         if self._running is None:
             self._running = await self._begin()
             answer = await self._running.answer()
@@ -173,14 +123,14 @@ class Stream(Generic[Row]):
             raise InvalidResult(f"A row is not what was said: {problem}.") from None
 
     async def aclose(self) -> None:
-        """Nobody wants the rest."""
+        """Drop the remaining rows and stop the handler."""
         self._batch = []
         self.cancel()
         if self._rows is not None:
             await self._rows.aclose()
 
     def cancel(self) -> None:
-        """The same, without waiting; on the loop of the stream."""
+        """Stop the handler without waiting; call it on the loop of the stream."""
         if self._running is not None:
             self._running.cancel()
 
@@ -208,10 +158,10 @@ class Stream(Generic[Row]):
 
 
 class SyncStream(Generic[Row]):
-    """The same for ordinary code: `for row in client.stream(...)`.
+    """Rows of a query for code without asyncio: `for row in client.stream(...)`.
 
     Rows are fetched as they are taken, so a slow program slows its handler down. `close()`, the end
-    of `with`, or forgetting the stream stops the handler.
+    of `with`, or garbage collection stops the handler.
     """
 
     __slots__ = ("_batch", "_run", "_stream")
@@ -238,7 +188,7 @@ class SyncStream(Generic[Row]):
         return self._batch.pop()
 
     def close(self) -> None:
-        """Nobody wants the rest."""
+        """Drop the remaining rows and stop the handler."""
         self._batch = []
         self._run(self._stream.aclose)
 

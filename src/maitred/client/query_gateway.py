@@ -14,8 +14,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from maitred.client.answers import Rows, Whole
-from maitred.client.asked_query import AskedQuery
+from maitred.client.asked_query import AskedQuery, Rows, Whole
 from maitred.client.links import Links
 from maitred.client.query_table_watch import QueryTableWatch
 from maitred.client.queues import QueueView
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from maitred.client.long_poll import LongPoll
     from maitred.client.worker_link import WorkerLink
     from maitred.dispatch.ask import Ask
-    from maitred.dispatch.effects import Act, Told, WorkerConnection
+    from maitred.dispatch.effects import Act, Carrier, Told
     from maitred.dispatch.pending_query import PendingQuery
     from maitred.protocol.messages import AnyAnswer, AnyRequest
     from maitred.protocol.queries import Allocation
@@ -106,8 +105,8 @@ class QueryGateway:
             surroundings.secret,
             encrypted=client.encrypted,
         )
-        self.connect = self.links.get
-        self.is_connected = self.links.has
+        self.open_links = self.links.open
+        self.connect = self.links.connect
         self.why_away = client.why_away
         self.links_refused = 0
         """Connections to workers that were given up because of what answered there."""
@@ -135,8 +134,7 @@ class QueryGateway:
             self._watching.start()
         loop, dispatcher = self.loop, self.dispatcher
         now = loop.time()
-        entry = dispatcher.enter(ask, self._wall_clock())
-        query = AskedQuery(dispatcher, ask, entry, now, loop)
+        query = AskedQuery(dispatcher, ask, now=now, wall=self._wall_clock(), loop=loop)
         dispatcher.begin(query, now, self._prepare)
         return query
 
@@ -215,8 +213,11 @@ class QueryGateway:
 
     def give_back(self, allocation: Allocation, now: float) -> None:
         """Tell the worker that no query needs its slot, if the worker can be reached."""
-        if not self._closed or self.links.has(allocation):
-            self.links.get(allocation, _Surplus(allocation.token), now)
+        link = self.open_links.get((allocation.session, allocation.address))
+        if link is not None:
+            link.release(allocation.token)
+        elif not self._closed:
+            self.links.connect(allocation, _Surplus(allocation.token), now)
 
     def ask_node(
         self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
@@ -308,7 +309,7 @@ class _Surplus:
     def __init__(self, token: bytes) -> None:
         self._token = token
 
-    def linked(self, link: WorkerConnection, now: float) -> None:  # noqa: ARG002
+    def linked(self, link: Carrier, now: float) -> None:  # noqa: ARG002
         link.release(self._token)
 
     def unreachable(self, now: float) -> None:

@@ -61,9 +61,14 @@ class Router:
             raise closed()
         message = call.message
         if isinstance(message, PartitionRequest):
-            pool, shard, _ = self.route(
-                (message.namespace, message.queue, message.queue_type, message.partition)
-            )
+            partition = (message.namespace, message.queue, message.queue_type, message.partition)
+            try:
+                route = self._routes.get(partition)
+            except TypeError:
+                raise InvalidArgument(f"{partition!r} names no partition.") from None
+            if route is None or route.until != inf:
+                route = self.route(partition)
+            pool, shard, _ = route
             call.pool, call.shard = pool, shard
             connection = pool.by_shard.get(shard)
             if (
@@ -87,11 +92,8 @@ class Router:
         pool.submit(call, now)
 
     def route(self, partition: Partition) -> PartitionRoute:
-        """Where the partition's requests go now; typed errors for impossible names."""
-        try:
-            route = self._routes.get(partition)
-        except TypeError:
-            raise InvalidArgument(f"{partition!r} names no partition.") from None
+        """Return where the partition's requests go now; raises typed errors for invalid names."""
+        route = self._routes.get(partition)
         if route is not None and (route.until == inf or self._wall_clock() < route.until):
             return route
         route = self._computed(partition)

@@ -1,4 +1,4 @@
-"""The same client for ordinary code: a loop in a thread of its own, behind a small facade.
+"""The client for code without asyncio: an `AsyncClient` on a loop in a thread of its own.
 
 Any number of threads may use one client. A call that is interrupted (Ctrl-C) takes its request
 back. After `close()`, every call raises `Closed`; a call that was waiting gets its answer or that.
@@ -11,28 +11,68 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import uvloop
 
-from maitred.client.query_calls import SyncStream
+from maitred.client.client import AsyncClient
+from maitred.client.query_calls import Stream, SyncStream
 from maitred.client.router import closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
     from types import TracebackType
 
-    from maitred.client.client import AnyAnswer, AsyncClient
-    from maitred.client.statistics import Statistics
-    from maitred.client.views import NodeView, Unreachable
-    from maitred.protocol.messages import AnyRequest, Echoed, ShardStatus
-
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+_Row = TypeVar("_Row")
+
+
+def _waits(
+    method: Callable[Concatenate[AsyncClient, _Given], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[Client, _Given], _Result]:
+    """Make a method that runs a coroutine of the `AsyncClient`, and waits for its result."""
+
+    @wraps(method)
+    def waiting(client: Client, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        return client.wait_for(method(client.on_loop, *args, **kwargs))
+
+    return waiting
+
+
+def _calls(
+    method: Callable[Concatenate[AsyncClient, _Given], _Result],
+) -> Callable[Concatenate[Client, _Given], _Result]:
+    """Make a method that calls one of the `AsyncClient` on the client's loop."""
+
+    @wraps(method)
+    async def calling(
+        client: AsyncClient, /, *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> _Result:
+        return method(client, *args, **kwargs)
+
+    return _waits(calling)
+
+
+def _streams(
+    method: Callable[Concatenate[AsyncClient, _Given], Stream[_Row]],
+) -> Callable[Concatenate[Client, _Given], SyncStream[_Row]]:
+    """Make a method that returns the stream of the `AsyncClient` as a `SyncStream`."""
+
+    @wraps(method)
+    def streaming(
+        client: Client, /, *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> SyncStream[_Row]:
+        stream = method(client.on_loop, *args, **kwargs)
+        return SyncStream(stream, lambda work: client.wait_for(work()))
+
+    return streaming
 
 
 class Client:
-    """Made by `maitred.connect`. Safe for many threads."""
+    """A client for threads, made by `maitred.connect`. Its methods are those of `AsyncClient`."""
 
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
         self._lock = threading.Lock()
@@ -43,13 +83,14 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="maitred-client", daemon=True)
         self._thread.start()
         try:
-            self._client = self._wait(open_client())
+            self.on_loop = self.wait_for(open_client())
+            """The client that runs on the loop; use it there only."""
         except BaseException:
             self._stop()
             raise
 
     def __repr__(self) -> str:
-        return repr(self._client).replace("AsyncClient", "Client", 1)
+        return repr(self.on_loop).replace("AsyncClient", "Client", 1)
 
     def __enter__(self) -> Self:
         return self
@@ -62,116 +103,25 @@ class Client:
     ) -> None:
         self.close()
 
-    def request(
-        self, message: AnyRequest, timeout: float | None = None, *, node: str | None = None
-    ) -> AnyAnswer:
-        """See `AsyncClient.request`."""
-        return self._wait(self._client.request(message, timeout, node=node))
-
-    def echo(
-        self,
-        namespace: str,
-        queue: str,
-        payload: bytes,
-        *,
-        partition: int = 0,
-        queue_type: int = 1,
-        hold: float = 0,
-        timeout: float | None = None,
-    ) -> Echoed:
-        """See `AsyncClient.echo`."""
-        return self._wait(
-            self._client.echo(
-                namespace,
-                queue,
-                payload,
-                partition=partition,
-                queue_type=queue_type,
-                hold=hold,
-                timeout=timeout,
-            )
-        )
-
-    def status(
-        self, shard: int, node: str | None = None, timeout: float | None = None
-    ) -> ShardStatus:
-        """See `AsyncClient.status`."""
-        return self._wait(self._client.status(shard, node, timeout))
-
-    def statuses(self, timeout: float | None = None) -> list[ShardStatus | Unreachable]:
-        """See `AsyncClient.statuses`."""
-        return self._wait(self._client.statuses(timeout))
-
-    def covered(self) -> None:
-        """See `AsyncClient.covered`."""
-        self._wait(self._client.covered())
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """See `AsyncClient.nodes`."""
-        return self._wait(_called(self._client.nodes))
-
-    def statistics(self) -> Statistics:
-        """See `AsyncClient.statistics`."""
-        return self._wait(_called(self._client.statistics))
-
-    def query(
-        self,
-        queue: str,
-        *args: Any,  # noqa: ANN401 - the handler says which
-        named: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        namespace: str | None = None,
-        priority: int = 2,
-        idempotent: bool = False,
-        do_not_queue: bool = False,
-    ) -> Any:  # noqa: ANN401 - what the handler returns
-        """See `AsyncClient.query`."""
-        return self._wait(
-            self._client.query(
-                queue,
-                *args,
-                named=named,
-                timeout=timeout,
-                namespace=namespace,
-                priority=priority,
-                idempotent=idempotent,
-                do_not_queue=do_not_queue,
-            )
-        )
-
-    def stream(
-        self,
-        queue: str,
-        *args: Any,  # noqa: ANN401 - the handler says which
-        named: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        namespace: str | None = None,
-        priority: int = 2,
-        idempotent: bool = False,
-        do_not_queue: bool = False,
-    ) -> SyncStream[Any]:
-        """See `AsyncClient.stream`; close it if you leave early."""
-        stream = self._client.stream(
-            queue,
-            *args,
-            named=named,
-            timeout=timeout,
-            namespace=namespace,
-            priority=priority,
-            idempotent=idempotent,
-            do_not_queue=do_not_queue,
-        )
-        return SyncStream(stream, lambda work: self._wait(work()))
+    request = _waits(AsyncClient.request)
+    echo = _waits(AsyncClient.echo)
+    status = _waits(AsyncClient.status)
+    statuses = _waits(AsyncClient.statuses)
+    covered = _waits(AsyncClient.covered)
+    query = _waits(AsyncClient.query)
+    nodes = _calls(AsyncClient.nodes)
+    statistics = _calls(AsyncClient.statistics)
+    stream = _streams(AsyncClient.stream)
 
     def call(self, work: Callable[[AsyncClient], Coroutine[Any, Any, _Result]]) -> _Result:
         """Have the client's own loop do this, and wait for what comes of it."""
-        return self._wait(work(self._client))
+        return self.wait_for(work(self.on_loop))
 
     def close(self) -> None:
         """See `AsyncClient.close`; may be called again, and from any thread."""
         with self._lock:
             if not self._closed:
-                self._closing = self._submit(self._client.close())
+                self._closing = self._submit(self.on_loop.close())
                 self._closed = True
         try:
             if self._closing is not None:
@@ -202,7 +152,8 @@ class Client:
     def _submit(self, running: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(running, self._loop)
 
-    def _wait(self, running: Coroutine[Any, Any, _Result]) -> _Result:
+    def wait_for(self, running: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run the coroutine on the client's loop, and return its result."""
         with self._lock:
             if self._closed:
                 running.close()
@@ -213,10 +164,6 @@ class Client:
         except BaseException:
             future.cancel()  # of no effect unless it was interrupted
             raise
-
-
-async def _called(function: Callable[[], _Result]) -> _Result:
-    return function()
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:

@@ -126,6 +126,8 @@ class WorkerLink(Link):
         "used_at",
     )
 
+    relays = False
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -216,14 +218,16 @@ class WorkerLink(Link):
             self.loop.call_soon(self._flush_in_turn)
         return stream
 
-    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
-        """Have the worker stop: the caller left."""
-        self.hand_over(stream, receiver, _NOBODY)
-
-    def hand_over(self, stream: int, receiver: AnswerReceiver, heir: AnswerReceiver) -> None:
-        """Have the worker stop, and tell the heir in place of the receiver how that ends."""
+    def stop(
+        self,
+        stream: int,
+        receiver: AnswerReceiver,
+        now: float,  # noqa: ARG002
+        heir: AnswerReceiver | None = None,
+    ) -> None:
+        """Have the worker stop: the caller left. The heir receives the worker's last word."""
         if self.streams.get(stream) is receiver:
-            self.streams[stream] = heir
+            self.streams[stream] = heir or _NOBODY
             if not self.closing:
                 self.send(0, stream, Opcode.CANCEL, b"")
 

@@ -25,7 +25,6 @@ from maitred.protocol.tasks import DONE, FAILED, STOPPED
 
 if TYPE_CHECKING:
     from maitred.balancing.workers import Dispatch
-    from maitred.dispatch.effects import AnswerReceiver, WorkerConnection
     from maitred.dispatch.known_workers import KnownWorker
     from maitred.dispatch.queue_dispatcher import QueueDispatcher
     from maitred.protocol.queries import Allocation
@@ -62,7 +61,7 @@ class DispatchedQuery(Protocol):
     def ask_node(self, now: float) -> None:
         """Ask the node for a slot instead."""
 
-    def ask_node_at_once(self) -> None:
+    def ask_node_at_once(self, now: float) -> None:
         """Ask the node for a slot that is free now, and come back if it has none."""
 
 
@@ -87,13 +86,13 @@ class DispatchAttempt:
         "asked_node",
         "dispatch",
         "leaving",
-        "link",
         "pass_book",
         "policy",
         "query",
         "queue",
         "queued",
         "refused_by",
+        "sent",
         "was_full",
         "worker",
     )
@@ -107,8 +106,8 @@ class DispatchAttempt:
         self.dispatch: Dispatch | None = None
         self.worker: KnownWorker | None = None
         """The worker that it was sent to last."""
-        self.link: WorkerConnection | None = None
-        """Set when it was sent."""
+        self.sent = False
+        """Whether the worker has it; set by the query."""
         self.refused_by: tuple[str, ...] = ()
         """Workers that had no room for it since it was last queued: they are not asked again."""
         self.asked_node = False
@@ -165,16 +164,11 @@ class DispatchAttempt:
         else:  # refused for what it asks, as every other worker would
             self.end(QueryOutcome.FAILED, now)
 
-    def stop(self, stream: int, receiver: AnswerReceiver) -> None:
-        """The caller left: tell the worker, and wait here for its last word."""
-        if self.link is not None:
-            self.link.hand_over(stream, receiver, self)
-
     def abandon(self, outcome: QueryOutcome, now: float) -> None:
         """Record how the attempt ends if the worker stops it, now that its caller leaves. A loss is
         counted at once: a worker that hangs says nothing, perhaps for long."""
         self.leaving = outcome
-        if outcome is QueryOutcome.LOST and self.dispatch is not None and self.link is not None:
+        if outcome is QueryOutcome.LOST and self.dispatch is not None and self.sent:
             self.policy.overdue(self.dispatch, now)
 
     # In place of the query, after that

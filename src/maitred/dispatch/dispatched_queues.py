@@ -209,15 +209,12 @@ class DispatchedQueues:
         if worker is not None:
             worker.reported(load, now)
 
-    def link_ended(self, session: bytes, now: float, *, hung: bool) -> None:
-        """The link to a worker ended while it had queries, or because the worker hangs."""
-        self.unreachable(session, now, self._unreachable_seconds if hung else None)
-
-    def unreachable(self, session: bytes, now: float, seconds: float | None) -> None:
-        """A worker cannot be dialled, or is another one by now."""
+    def unreachable(self, session: bytes, now: float, *, for_long: bool) -> None:
+        """Avoid a worker that cannot be dialled, that hangs, or whose link ended; for a short while
+        unless `for_long`."""
         worker = self._workers.get(session)
         if worker is not None:
-            worker.away(now, seconds)
+            worker.away(now, self._unreachable_seconds if for_long else None)
 
     def close(self, now: float) -> None:
         """Send nothing by this way any more; every query is over."""

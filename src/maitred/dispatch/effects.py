@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from maitred.errors import MaitredError
     from maitred.protocol.messages import AnyAnswer, AnyRequest
@@ -41,17 +41,12 @@ class AnswerReceiver(Protocol):
 
 
 class Carrier(Protocol):
-    """Brings the answer to a query that was sent: a worker's link, or the node that relays."""
+    """Carries a query to its worker and the answer back: a link to the worker, or the node that
+    relays."""
 
-    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:
-        """Have the worker stop: the caller left."""
-
-    def taken(self, stream: int, size: int, now: float) -> None:
-        """The caller took this many bytes of rows, so the worker may send as many more."""
-
-
-class WorkerConnection(Carrier, Protocol):
-    """A link to a worker."""
+    @property
+    def relays(self) -> bool:
+        """Whether the node relays the query."""
 
     @property
     def frame_bytes(self) -> int:
@@ -60,8 +55,18 @@ class WorkerConnection(Carrier, Protocol):
     def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         """Send a query and return its stream, or raise that nothing was sent."""
 
-    def hand_over(self, stream: int, receiver: AnswerReceiver, heir: AnswerReceiver) -> None:
-        """Have the worker stop, and tell the heir in place of the receiver how that ends."""
+    def stop(
+        self,
+        stream: int,
+        receiver: AnswerReceiver,
+        now: float,
+        heir: AnswerReceiver | None = None,
+    ) -> None:
+        """Have the worker stop, because the caller left. The heir receives the worker's last word
+        in place of the receiver."""
+
+    def taken(self, stream: int, size: int, now: float) -> None:
+        """The caller took this many bytes of rows, so the worker may send as many more."""
 
     def release(self, token: bytes) -> None:
         """Tell the worker that this reservation will not be used."""
@@ -70,7 +75,7 @@ class WorkerConnection(Carrier, Protocol):
 class ConnectionWaiter(Protocol):
     """Waits for a link to a worker. One of these is called, once."""
 
-    def linked(self, link: WorkerConnection, now: float) -> None:
+    def linked(self, link: Carrier, now: float) -> None:
         """The link is open."""
 
     def unreachable(self, now: float) -> None:
@@ -108,11 +113,12 @@ class PartitionView(Protocol):
 class Effects(Protocol):
     """What a dispatcher asks of its surroundings."""
 
-    def connect(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
-        """Find or make a link to the worker, and tell the waiter."""
+    @property
+    def open_links(self) -> Mapping[tuple[bytes, str], Carrier]:
+        """The open links to workers, by session and address."""
 
-    def is_connected(self, allocation: Allocation) -> bool:
-        """Whether there is an open link to the worker."""
+    def connect(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
+        """Make a link to the worker, which has none, and tell the waiter."""
 
     def give_back(self, allocation: Allocation, now: float) -> None:
         """Tell the worker that no query needs its slot, if the worker can be reached."""

@@ -1,7 +1,8 @@
 """One query on its way: it waits, gets a slot, is sent, and comes to exactly one end.
 
-Whatever happens to it is looked up in `query_states.py`; every way out goes through `_finish`,
-once, and takes the query out of everything that knew it.
+Its status is in its row of the query table, and changes only by `QueryTable.move`. What follows an
+accident is looked up in `query_states.py`. Every end goes through `_finish`, once, which takes the
+query out of everything that knew it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import DecodeError, msgpack
 
 from maitred.balancing.workers import QueryOutcome
-from maitred.dispatch.query_states import LOST, Accident, Stage, Verdict, after
+from maitred.dispatch.query_states import LOST, UNDER_WAY, WITHOUT_WORKER, Accident, Verdict, after
+from maitred.dispatch.relayed_query import RelayedQuery
 from maitred.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -35,11 +37,10 @@ if TYPE_CHECKING:
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
     from maitred.dispatch.dispatcher import Dispatcher
-    from maitred.dispatch.effects import Carrier, WorkerConnection
-    from maitred.dispatch.hung_workers import Place
-    from maitred.dispatch.query_states import Status
-    from maitred.dispatch.query_table import QueryEntry
+    from maitred.dispatch.effects import Carrier
     from maitred.dispatch.slot_requests import SlotLine
+    from maitred.dispatch.worker_reports import Place
+    from maitred.protocol.queries import QueryStatus
 
 _read_failure: Final = msgpack.Decoder(Failure).decode
 
@@ -47,23 +48,17 @@ RUN_OVERHEAD_BYTES: Final = 256
 """The most bytes that a query's frame has besides its payload."""
 
 TAKEN_MAX: Final = 8
-"""So often a query asks again at once because its slot was taken by something else. An honest
-worker refuses one for this reason now and then; another one is not asked in haste for ever."""
-
-_WAITING: Final = Stage.WAITING
-_CONNECTING: Final = Stage.CONNECTING
-_SENT: Final = Stage.SENT
-_STREAMING: Final = Stage.STREAMING
-_OVER: Final = Stage.OVER
-"""Looked up once: in `Stage` each look takes as long as the call of a function."""
+"""How often a query asks again at once because its slot was taken by something else. An honest
+worker refuses a query for this reason now and then; another one must not be asked in haste for
+ever."""
 
 _NONE: Final = Allocation(0, b"", b"", "", "")
 
 
 class PendingQuery:
-    """One query, from `Dispatcher.begin` to its end.
+    """One query; its constructor enters it into the query table, or raises `Overloaded`.
 
-    Those who inherit hand its caller what comes of it: `hand_rows` and `hand_answer`.
+    Subclasses hand rows and the answer to its caller: `hand_rows` and `hand_answer`.
     """
 
     __slots__ = (
@@ -84,51 +79,49 @@ class PendingQuery:
         "sequence",
         "since",
         "slots_taken",
-        "stage",
         "streams",
         "tries",
         "warm",
     )
 
-    def __init__(self, dispatcher: Dispatcher, ask: Ask, entry: QueryEntry, now: float) -> None:
+    def __init__(self, dispatcher: Dispatcher, ask: Ask, now: float, wall: float) -> None:
         self.ask = ask
-        self.entry = entry
+        self.entry = entry = dispatcher.table.enter(ask, wall)
         self.sequence = entry.sequence
         self.since = now
         """When it came; the query that has waited longest is served first."""
         self.deadline = ask.deadline
-        self.stage = _WAITING
         self.line: SlotLine | None = None
         """The line in which it waits for a slot."""
         self.counted = (ask.user, ask.namespace, ask.queue)
-        """What admission counts it for, whatever a hook makes of it."""
+        """User, namespace and queue that admission counts it for; a hook does not change them."""
         self.tries = 0
-        """How often it had to be asked for again; from the second time on, it pauses before."""
+        """How often it had to ask for another slot; before the second time and later it pauses."""
         self.slots_taken = 0
-        """How often its slot was taken by something else in the same moment."""
+        """How often something else took its slot in the same moment."""
         self.allocation = _NONE
-        """The last one that it got."""
+        """The last slot that it got."""
         self.lost_tokens: list[bytes] | None = None
         """The tokens of the attempts whose connection was lost: their workers may still run them.
         None if no connection was lost."""
         self.warm = False
-        """Whether the worker kept that slot for us, and no partition allocated it."""
+        """Whether that slot is a warm one, which no partition allocated."""
         self.attempt: DispatchAttempt | None = None
-        """Its way through a queue whose workers the gateway picks, if it goes so."""
+        """Set if the gateway picks the workers of its queue."""
         self.put_off: DispatchAttempt | None = None
-        """The attempt that goes on if the node has no slot that is free now."""
+        """The attempt that continues if the node has no slot that is free now."""
         self.streams = False
-        """Whether it is answered by a stream of rows."""
+        """Whether its answer is a stream of rows."""
         self._dispatcher = dispatcher
         self._carrier: Carrier | None = None
         self._doubt: str | None = None
-        """How a worker was lost that may have run it; it is idempotent then, and asks again."""
+        """How a worker was lost that may have run it; an idempotent query then asks again."""
         self._stream = 0
         self._untaken = 0
         """Bytes of rows that the caller has not taken."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.sequence}, {self.stage.value}>"
+        return f"<{type(self).__name__} {self.sequence}, {self.status}>"
 
     # For its caller
 
@@ -146,9 +139,14 @@ class PendingQuery:
         raise NotImplementedError
 
     @property
+    def status(self) -> QueryStatus:
+        """Its status in the query table."""
+        return self.entry.status
+
+    @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self.stage is _OVER
+        return self.entry.status not in UNDER_WAY
 
     @property
     def worker(self) -> str:
@@ -163,86 +161,98 @@ class PendingQuery:
     def do_not_queue(self) -> bool:
         return self.ask.do_not_queue
 
+    @property
+    def place(self) -> Place:
+        """The partition that allocated its slot."""
+        return (self.ask.namespace, self.ask.queue, self.allocation.partition)
+
     def leave(self, now: float) -> None:
-        """The caller left; of no effect if the query is over."""
-        if self.stage is not _OVER:
-            self.happen(Accident.CANCELLED, Cancelled("The query was cancelled."), now)
+        """Cancel the query: its caller left. Without effect if it is over."""
+        self.happen(Accident.CANCELLED, Cancelled("The query was cancelled."), now)
 
     def took(self, size: int, now: float) -> None:
         """The caller took this many bytes of rows."""
         self._untaken -= size
-        if self.stage is _STREAMING and self._carrier is not None:
+        if self._carrier is not None and self.status == "streaming":
             self._carrier.taken(self._stream, size, now)
 
     # Towards a worker
 
     def ask_node(self, now: float) -> None:
-        """Ask the node for a slot: no worker can be picked here."""
+        """Ask the node for a slot: the gateway can pick no worker."""
         self.attempt = None
-        self._dispatcher.ask_node(self, now)
+        self._dispatcher.slot_requests.add(self, now)
 
-    def ask_node_at_once(self) -> None:
-        """Ask the node for a slot that is free now. If it has none, the attempt goes on."""
+    def ask_node_at_once(self, now: float) -> None:
+        """Ask the node for a slot that is free now. If it has none, the attempt continues."""
         self.put_off, self.attempt = self.attempt, None
-        self._dispatcher.ask_node_at_once(self)
+        self._dispatcher.slot_requests.add(self, now, at_once=True)
 
     def allocated(self, allocation: Allocation, now: float, *, warm: bool = False) -> None:
-        """Take the slot that the query got. A warm one was kept by the worker, without the node."""
+        """Use a slot: send the query to its worker, or have the worker dialled first."""
+        dispatcher = self._dispatcher
+        effects = dispatcher.effects
+        if self.over:  # see `happen`
+            effects.give_back(allocation, now)
+            return
         self.line = None
         self.warm = warm
-        self.stage = _CONNECTING
         self.allocation = allocation
-        dispatcher = self._dispatcher
+        link = effects.open_links.get((allocation.session, allocation.address))
+        if link is not None:
+            self._send(link, now)
+            return
+        self._move("connecting", now)
+        reports = dispatcher.reports
         if (
-            dispatcher.hung.known
+            reports.hung
             and self.attempt is None
-            and dispatcher.still_hangs(self._place, allocation, now)
+            and reports.still_hangs(self.place, allocation, now)
         ):
             self.happen(Accident.NOTHING_DONE, Unavailable("The worker hangs."), now)
-            return
-        dispatcher.effects.connect(allocation, self, now)
+        else:
+            effects.connect(allocation, self, now)
 
-    def linked(self, link: WorkerConnection, now: float) -> None:
-        """The worker can be reached: send it, or give the slot back."""
-        allocation = self.allocation
-        attempt = self.attempt
-        if self.stage is not _CONNECTING:
-            if attempt is None:
-                link.release(allocation.token)
+    def linked(self, link: Carrier, now: float) -> None:
+        """Send the query on a new link to its worker, or give the slot back if it is over."""
+        if not self.over:
+            self._send(link, now)
+        elif self.attempt is None:
+            link.release(self.allocation.token)
+
+    def unreachable(self, now: float) -> None:
+        """Have the node relay the query, or ask another worker: this one cannot be dialled."""
+        if self.over:
             return
-        payload = self.ask.payload
-        if len(payload) + RUN_OVERHEAD_BYTES > link.frame_bytes:
-            if attempt is None:
-                link.release(allocation.token)
-            problem = PayloadTooLarge(
-                f"Arguments of {len(payload):,} bytes are more than the worker "
-                f"{allocation.worker} takes ({link.frame_bytes:,})."
-            )
-            self.happen(Accident.REFUSED, problem, now)
-            return
-        body = self.encode(now)
-        try:
-            self._stream = link.run(self, body, now)
-        except MaitredError as problem:
-            if attempt is None:
-                link.release(allocation.token)
-            else:
-                attempt.end(QueryOutcome.CANCELLED, now)
+        if self.attempt is None:
+            dispatcher = self._dispatcher
+            self._send(RelayedQuery(dispatcher.effects, self, dispatcher.window_bytes), now)
+        else:  # the gateway can reach other workers, perhaps; if it reaches none, the node relays
+            self._avoid_worker(now, for_long=True)
+            problem = Unavailable("The worker cannot be reached.")
             self.happen(Accident.NOTHING_DONE, problem, now)
-            return
-        if attempt is not None:
-            attempt.link = link
-        self.sent(link, now)
 
-    def encode(self, now: float) -> bytes:
-        """The message that the worker gets."""
-        ask = self.ask
+    def gone(self, why: str, now: float) -> None:
+        """Ask another worker: this one does not exist any more, and never got the query."""
+        if not self.over:
+            if self.attempt is not None:
+                self._avoid_worker(now, for_long=False)
+            problem = Unavailable(f"The worker is gone: {why}.")
+            self.happen(Accident.NOTHING_DONE, problem, now)
+
+    def _avoid_worker(self, now: float, *, for_long: bool) -> None:
+        if self.attempt is not None:
+            self.attempt.end(QueryOutcome.CANCELLED, now)
+            self._dispatcher.queues.unreachable(self.allocation.session, now, for_long=for_long)
+
+    def _send(self, carrier: Carrier, now: float) -> None:
+        """Encode the query and send it to its worker."""
+        dispatcher, ask, attempt, entry = self._dispatcher, self.ask, self.attempt, self.entry
         left = (self.deadline - now) * 1000
         if left < 1:
             left = 1
         elif left > TIMEOUT_MAX_MILLISECONDS:
             left = TIMEOUT_MAX_MILLISECONDS
-        dispatcher = self._dispatcher
         message = RunQuery(
             self.allocation.token,
             self.sequence,
@@ -251,7 +261,6 @@ class PendingQuery:
             ask.payload,
             ask.rows,
         )
-        attempt = self.attempt
         if attempt is not None:
             message.in_flight = attempt.in_flight
             message.pressed = bool(attempt.queue.line)
@@ -259,56 +268,49 @@ class PendingQuery:
             message.pressed = True
         if self.lost_tokens is not None:
             message.lost = self.lost_tokens
-        return encode_run(message)
-
-    def sent(self, carrier: Carrier, now: float, *, relayed: bool = False) -> None:
-        """The query is on its way to the worker."""
-        self.stage = _SENT
+        try:
+            if len(ask.payload) + RUN_OVERHEAD_BYTES > carrier.frame_bytes:
+                raise PayloadTooLarge(
+                    f"Arguments of {len(ask.payload):,} bytes are more than the worker "
+                    f"{self.allocation.worker} takes ({carrier.frame_bytes:,})."
+                )
+            self._stream = carrier.run(self, encode_run(message), now)
+        except MaitredError as problem:
+            self._not_sent(carrier, problem, now)
+            return
         self._carrier = carrier
-        dispatcher, entry = self._dispatcher, self.entry
+        if attempt is not None:
+            attempt.sent = True
         entry.worker = self.allocation.worker
         entry.attempts += 1
-        entry.relayed = relayed
-        if relayed:
+        entry.relayed = carrier.relays
+        if carrier.relays:
             dispatcher.table.relayed += 1
         entry.sent_at = wall = entry.received_at + (now - self.since)
         dispatcher.table.move(entry, "running", wall)
         if dispatcher.admission is not None:
             dispatcher.admission.sent(*self.counted)
 
-    def unreachable(self, now: float) -> None:
-        """The worker cannot be reached directly."""
-        if self.stage is not _CONNECTING:
-            return
+    def _not_sent(self, carrier: Carrier, problem: MaitredError, now: float) -> None:
         if self.attempt is None:
-            self._dispatcher.relay(self, now)
-        else:  # other workers can, perhaps; and if none can, the node relays
+            carrier.release(self.allocation.token)
+        else:
             self.attempt.end(QueryOutcome.CANCELLED, now)
-            self._dispatcher.cannot_reach(self.allocation, now, for_long=True)
-            problem = Unavailable("The worker cannot be reached.")
-            self.happen(Accident.NOTHING_DONE, problem, now)
+        if self.status == "waiting":
+            self._move("connecting", now)
+        self.refused(problem, now)
 
-    def gone(self, why: str, now: float) -> None:
-        """The worker does not exist any more, and never got the query."""
-        if self.stage is _CONNECTING:
-            if self.attempt is not None:
-                self.attempt.end(QueryOutcome.CANCELLED, now)
-                self._dispatcher.cannot_reach(self.allocation, now, for_long=False)
-            problem = Unavailable(f"The worker is gone: {why}.")
-            self.happen(Accident.NOTHING_DONE, problem, now)
-
-    # What the worker says
+    # Events from the worker and the node
 
     def rows_came(self, chunk: bytes, now: float) -> None:
-        """Rows of its stream arrived."""
+        """Hand rows of the worker's stream to the caller."""
         dispatcher, entry = self._dispatcher, self.entry
         size = len(chunk)
         entry.bytes_out += size
         self._untaken += size
         if not self.streams:
             self.streams = True
-            self.stage = _STREAMING
-            dispatcher.table.move(entry, "streaming", entry.received_at + (now - self.since))
+            self._move("streaming", now)
             self.hand_rows(chunk)
             return
         self.hand_rows(chunk)
@@ -318,7 +320,7 @@ class PendingQuery:
             self._finish("lost", problem, now, drop_rows=True)
 
     def finished(self, body: bytes, now: float) -> None:
-        """The worker says that the query has ended."""
+        """End the query as the worker's last frame says."""
         self._carrier = None
         try:
             end = decode_query_end(body)
@@ -331,7 +333,7 @@ class PendingQuery:
         if self.attempt is not None:
             self.attempt.answered(end, now)
         if end.again:
-            self._dispatcher.keep_warm(self, end.again, end.again_seconds, now)
+            self._dispatcher.slot_requests.keep_warm(self, end.again, end.again_seconds, now)
         if end.how == DONE:
             if end.streamed:
                 self.streams = True
@@ -365,17 +367,14 @@ class PendingQuery:
         self._finish("failed", problem, now, error=f"{failure.kind}: {failure.message}")
 
     def refused(self, problem: MaitredError, now: float) -> None:
-        """The worker, or the node, says that the query was not begun."""
+        """Ask another worker, or end the query: the worker, or the node, did not begin it."""
         self._carrier = None
+        was_sent = self.status == "running"
         if self.attempt is not None:
             self.attempt.refused(problem, now)
-        elif (
-            self.stage is _SENT
-            and not self.warm  # of which no partition knows
-            and problem.nothing_done
-        ):
-            self._dispatcher.slot_refused(self._place, self.allocation)
-        if isinstance(problem, SlotTaken) and self.stage is _SENT:
+        elif was_sent and problem.nothing_done and not self.warm:  # no partition knows warm slots
+            self._dispatcher.reports.slot_refused(self.place, self.allocation)
+        if was_sent and isinstance(problem, SlotTaken):
             # It waits again as if it had never got the slot.
             self.entry.attempts -= 1
             self.slots_taken += 1
@@ -391,9 +390,9 @@ class PendingQuery:
             self.happen(Accident.REFUSED, problem, now)
 
     def refused_by_node(self, problem: MaitredError, now: float) -> None:
-        """The node gives it no slot, and says why; or the node cannot be asked."""
+        """Continue the attempt that was put off, or end the query: it gets no slot."""
         attempt, self.put_off = self.put_off, None
-        if attempt is not None:
+        if attempt is not None and not self.over:
             self._dispatcher.queues.resume(self, attempt, now)
         elif self._doubt is None:
             self.happen(Accident.REFUSED, problem, now)
@@ -402,7 +401,8 @@ class PendingQuery:
             self._finish("lost", WorkerLost(sentence, remedy=problem.remedy), now)
 
     def lost(self, why: str, now: float, *, hung: bool) -> None:
-        """The link to the worker ended, or the node lost the worker."""
+        """Run the query elsewhere if that is allowed, or end it: the link to its worker ended, or
+        the node lost the worker."""
         self._carrier = None
         if self.attempt is not None:
             self.attempt.end(QueryOutcome.LOST, now)
@@ -417,11 +417,11 @@ class PendingQuery:
         self.happen(Accident.HUNG if hung else Accident.LINK_LOST, problem, now)
 
     def suspect(self) -> None:
-        """Its worker does not answer at all: have the node give that worker's slots to no query."""
-        self._dispatcher.suspect(self._place, self.allocation.session)
+        """Tell the partition that the worker does not answer at all."""
+        self._dispatcher.reports.suspect(self.place, self.allocation.session)
 
     def expired(self, now: float) -> None:
-        """Its deadline passed; if it waited for a node that is away, that is the reason."""
+        """End the query at its deadline; if it waited for a node that is away, say so."""
         line = self.line
         away = None if line is None else self._dispatcher.effects.why_away(line.view.id)
         if away is not None:
@@ -432,12 +432,17 @@ class PendingQuery:
     # How it ends
 
     def happen(self, accident: Accident, problem: MaitredError, now: float) -> None:
-        """Do what an accident means at this stage."""
-        verdict = after(accident, self.stage, idempotent=self.ask.idempotent)
-        if verdict is Verdict.NOTHING:
+        """Do what follows an accident; without effect if the query is over.
+
+        A caller is told at once, and may cancel other queries when it hears of one. So an event
+        that concerns many queries may find some of them over.
+        """
+        if self.over:
             return
+        status = self.status
+        verdict = after(accident, status, idempotent=self.ask.idempotent)
         if verdict is Verdict.AGAIN:
-            if accident in LOST and self.stage is _SENT:
+            if accident in LOST and status == "running":
                 self.lost_tokens = [*(self.lost_tokens or ()), self.allocation.token][-LOST_MAX:]
                 self._doubt = problem.sentence
             self._again(now)
@@ -449,37 +454,36 @@ class PendingQuery:
             self._finish("late", problem, now, drop_rows=True)
         elif verdict is Verdict.CANCEL:
             self._finish("cancelled", problem, now, drop_rows=True)
-        elif verdict is Verdict.LOST:
+        elif verdict is Verdict.LOST or status == "streaming":
             self._finish("lost", problem, now)
         else:
-            self._finish("refused" if self.stage is not _STREAMING else "lost", problem, now)
+            self._finish("refused", problem, now)
 
     def _again(self, now: float) -> None:
-        dispatcher, entry = self._dispatcher, self.entry
-        was_sent = self.stage is _SENT
+        dispatcher = self._dispatcher
+        was_sent = self.status == "running"
         self._carrier = None
         self.put_off = None
-        self.stage = _WAITING
         self.tries += 1
-        if was_sent:
-            dispatcher.table.move(entry, "waiting", entry.received_at + (now - self.since))
-            if dispatcher.admission is not None:
-                dispatcher.admission.waits_again(*self.counted)
+        self._move("waiting", now)
+        if was_sent and dispatcher.admission is not None:
+            dispatcher.admission.waits_again(*self.counted)
         dispatcher.ask_again(self, now)
 
     def _stop_carrier(self, outcome: QueryOutcome, now: float) -> None:
         carrier, self._carrier = self._carrier, None
-        if carrier is None:
-            return
-        if self.attempt is None:
-            carrier.stop(self._stream, self, now)
-        else:
-            self.attempt.abandon(outcome, now)
-            self.attempt.stop(self._stream, self)
+        if carrier is not None:
+            if self.attempt is not None:
+                self.attempt.abandon(outcome, now)
+            carrier.stop(self._stream, self, now, heir=self.attempt)
+
+    def _move(self, status: QueryStatus, now: float) -> None:
+        entry = self.entry
+        self._dispatcher.table.move(entry, status, entry.received_at + (now - self.since))
 
     def _finish(
         self,
-        status: Status,
+        status: QueryStatus,
         problem: MaitredError | None,
         now: float,
         body: bytes = b"",
@@ -487,23 +491,15 @@ class PendingQuery:
         drop_rows: bool = False,
         error: str = "",
     ) -> None:
-        stage = self.stage
-        if stage is _OVER:
-            return
-        self.stage = _OVER
         dispatcher, entry = self._dispatcher, self.entry
-        dispatcher.left(self, now, waited=stage is _WAITING or stage is _CONNECTING)
-        wall = entry.received_at + (now - self.since)
-        if problem is None:
-            dispatcher.table.move(entry, status, wall)
-        else:
-            text = error or f"{problem.code}: {problem.sentence}"
-            dispatcher.table.fail(entry, status, text, wall)
+        if entry.status not in UNDER_WAY:
+            return  # see `happen`
+        waited = entry.status in WITHOUT_WORKER
+        if problem is not None and not error:
+            error = f"{problem.code}: {problem.sentence}"
+        dispatcher.table.move(entry, status, entry.received_at + (now - self.since), error)
+        dispatcher.left(self, now, waited=waited)
         self.hand_answer(body, problem, drop_rows=drop_rows)
-
-    @property
-    def _place(self) -> Place:
-        return (self.ask.namespace, self.ask.queue, self.allocation.partition)
 
     @property
     def _name(self) -> str:
@@ -517,7 +513,7 @@ class PendingQuery:
             )
         seconds = self.deadline - self.since
         doing = {
-            _WAITING: "no worker was free for it",
-            _CONNECTING: "its worker could not be reached",
-        }.get(self.stage, "it was not finished, and its worker is told to stop")
+            "waiting": "no worker was free for it",
+            "connecting": "its worker could not be reached",
+        }.get(self.status, "it was not finished, and its worker is told to stop")
         return DeadlineExceeded(f"{self._name} did not answer within {seconds:.3g} s: {doing}.")

@@ -1,24 +1,27 @@
-"""A query's life, as two tables: which status may follow which, and what an accident means.
+"""A query's life as two tables: which status may follow which, and what follows an accident.
 
-Accidents are what happens to a query against its plan: its worker refuses it, its link breaks, its
-time is over, nobody wants it. What follows depends on how far it had come, because a query must not
-run twice unless its caller said that this does no harm, and rows that a caller has are not taken
-back. Whatever follows, it is one thing: an answer, another try, or nothing.
+An accident is an event against the plan: the worker refuses the query, its link breaks, its
+deadline passes, its caller leaves. What follows depends on the query's status, because a query must
+not run twice unless its caller allows that, and rows that a caller has are not taken back.
+
+A change that is not in `FOLLOWS`, and an accident that is not in `_VERDICTS`, is a mistake in the
+code that made it, and raises `InternalError`.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final
 
-Status = Literal[
-    "waiting", "running", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"
-]
+from maitred.errors import InternalError
+from maitred.protocol.queries import QUERIES_UNDER_WAY
 
-UNDER_WAY: Final[frozenset[str]] = frozenset({"waiting", "running", "streaming"})
+if TYPE_CHECKING:
+    from maitred.protocol.queries import QueryStatus
 
-FOLLOWS: Final[dict[str, frozenset[str]]] = {
-    "waiting": frozenset({"running", "cancelled", "refused", "lost", "late"}),
+FOLLOWS: Final[dict[QueryStatus, frozenset[QueryStatus]]] = {
+    "waiting": frozenset({"connecting", "running", "cancelled", "refused", "lost", "late"}),
+    "connecting": frozenset({"waiting", "running", "cancelled", "refused", "late"}),
     "running": frozenset(
         {"waiting", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"}
     ),
@@ -30,32 +33,27 @@ FOLLOWS: Final[dict[str, frozenset[str]]] = {
     "lost": frozenset(),
     "late": frozenset(),
 }
-"""Which status may follow which. `running` begins when the query is sent to its worker; it waits
-again if the worker says that nothing was begun, or if it may run elsewhere; one that was lost with
-its worker before, and finds no other, is `lost`."""
+"""Which status may follow which.
 
+- `waiting`: for a slot, or for a hook. A query waits again if its worker did not begin it, or if it
+  may run elsewhere. A query whose worker was lost, and which finds no other one, is `lost`.
+- `connecting`: it has a slot, and the gateway connects to its worker. With an open connection a
+  query skips this status.
+- `running`: it was sent; only the worker knows whether it has begun.
+- `streaming`: rows were handed to its caller.
+"""
 
-class Stage(Enum):
-    """How far a query has come."""
-
-    WAITING = "waiting"
-    """For a slot, or for a hook."""
-    CONNECTING = "connecting"
-    """It has a slot, and is not sent yet: the worker is being dialled."""
-    SENT = "sent"
-    """Whether it runs only the worker knows."""
-    STREAMING = "streaming"
-    """Rows of it were handed to the caller."""
-    OVER = "over"
+UNDER_WAY: Final = frozenset(QUERIES_UNDER_WAY)
+WITHOUT_WORKER: Final = frozenset({"waiting", "connecting"})
 
 
 class Accident(Enum):
-    """What may happen to it."""
+    """An event against the plan."""
 
     NOTHING_DONE = "nothing-done"
-    """The worker, or the node, says that it was not begun and that another may take it."""
+    """The worker, or the node, says that the query was not begun; another worker may take it."""
     REFUSED = "refused"
-    """Somebody refuses it for what it is: nobody else would take it either."""
+    """The query is refused for what it asks: no other worker would take it either."""
     LINK_LOST = "link-lost"
     HUNG = "hung"
     """The worker is connected, and silent."""
@@ -64,9 +62,8 @@ class Accident(Enum):
 
 
 class Verdict(Enum):
-    """What follows."""
+    """What follows an accident."""
 
-    NOTHING = "nothing"
     AGAIN = "again"
     """Ask for another slot."""
     REFUSE = "refuse"
@@ -76,27 +73,28 @@ class Verdict(Enum):
     CANCEL = "cancel"
 
 
-LOST: Final = frozenset({Accident.LINK_LOST, Accident.HUNG})
-"""After these only the worker knows whether the query runs."""
+_AT_A_WORKER: Final[tuple[QueryStatus, ...]] = ("running", "streaming")
 
-_ALWAYS: Final[dict[Accident, Verdict]] = {
-    Accident.DEADLINE: Verdict.LATE,
-    Accident.CANCELLED: Verdict.CANCEL,
-    Accident.REFUSED: Verdict.REFUSE,
+LOST: Final = frozenset({Accident.LINK_LOST, Accident.HUNG})
+"""After these accidents only the worker knows whether the query runs."""
+
+_VERDICTS: Final[dict[tuple[Accident, QueryStatus], Verdict]] = {
+    **{(Accident.DEADLINE, status): Verdict.LATE for status in UNDER_WAY},
+    **{(Accident.CANCELLED, status): Verdict.CANCEL for status in UNDER_WAY},
+    **{(Accident.REFUSED, status): Verdict.REFUSE for status in UNDER_WAY},
+    (Accident.NOTHING_DONE, "connecting"): Verdict.AGAIN,
+    (Accident.NOTHING_DONE, "running"): Verdict.AGAIN,
+    (Accident.NOTHING_DONE, "streaming"): Verdict.LOST,
+    **{(accident, "connecting"): Verdict.AGAIN for accident in LOST},
+    **{(accident, status): Verdict.LOST for accident in LOST for status in _AT_A_WORKER},
 }
 
 
-def after(accident: Accident, stage: Stage, *, idempotent: bool) -> Verdict:
-    """What an accident means to a query at that stage."""
-    if stage is Stage.OVER:
-        return Verdict.NOTHING
-    always = _ALWAYS.get(accident)
-    if always is not None:
-        return always
-    if stage is Stage.WAITING:
-        return Verdict.NOTHING  # it is in nobody's hands; whoever asks for its slot asks again
-    if stage is Stage.CONNECTING:
+def after(accident: Accident, status: QueryStatus, *, idempotent: bool) -> Verdict:
+    """Return what follows the accident for a query of this status."""
+    if idempotent and status == "running" and accident in LOST:
         return Verdict.AGAIN
-    if stage is Stage.SENT and (idempotent or accident not in LOST):
-        return Verdict.AGAIN
-    return Verdict.LOST
+    verdict = _VERDICTS.get((accident, status))
+    if verdict is None:
+        raise InternalError(f"The accident {accident.value} cannot happen to a {status} query.")
+    return verdict

@@ -1,9 +1,9 @@
-"""The query table of a gateway: what was asked, by whom, and what became of it.
+"""The query table of a gateway: its queries, their users, and their outcomes.
 
-It is bounded: when it is full, the queries that are over longest make room. Those that are under
-way are never dropped; how many there may be is a limit of its own, and whoever comes then is
-refused. What a query says is kept only as far as it is shown, and made readable when somebody
-looks: most are never looked at.
+The table is bounded: when it is full, the rows of the queries that ended longest ago make room.
+Queries under way are never dropped; their number has a limit of its own, beyond which a query is
+refused. The table keeps as much of a query's arguments as it shows, and makes them readable when
+its rows are read: most rows never are.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Final
 from msgspec import MsgspecError, Struct, json, msgpack
 
 from maitred.dispatch.query_states import FOLLOWS, UNDER_WAY
-from maitred.errors import Overloaded
-from maitred.protocol.queries import QueryFilter, QueryRow
+from maitred.errors import InternalError, Overloaded
+from maitred.protocol.queries import QueryFilter, QueryRow, QueryStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maitred.dispatch.ask import Ask
-    from maitred.dispatch.query_states import Status
     from maitred.settings import Querying
 
 BUSY_RETRY_SECONDS: Final = 0.5
-"""When to come back if there is no room for a query under way."""
+"""Seconds after which a refused caller may try again."""
 
 MASKED: Final = "***"
 _ERROR_LETTERS: Final = 500
@@ -35,7 +34,7 @@ _decode: Final = msgpack.Decoder().decode
 
 
 class QueryEntry(Struct, gc=False):
-    """One query, while it is in the table."""
+    """The row of one query."""
 
     sequence: int
     namespace: str
@@ -45,11 +44,11 @@ class QueryEntry(Struct, gc=False):
     priority: int
     text: str
     payload: bytes
-    """As much of it as is needed to show it."""
+    """The part of the arguments that is needed to show them."""
     bytes_in: int
     received_at: float
     changed_at: float
-    status: Status = "waiting"
+    status: QueryStatus = "waiting"
     sent_at: float = 0.0
     returned_at: float = 0.0
     worker: str = ""
@@ -60,18 +59,18 @@ class QueryEntry(Struct, gc=False):
 
 
 class QueryTable:
-    """Numbers queries from 1 on, and remembers them."""
+    """Numbers the queries of a gateway from 1 on, and keeps their rows."""
 
     def __init__(self, settings: Querying, gateway: str, name: str = "") -> None:
         self.gateway = gateway
-        """The first eight letters of its session in hexadecimal."""
+        """The first eight letters of the gateway's session in hexadecimal."""
         self.name = name
         self.under_way = 0
-        self.most_under_way = settings.under_way
+        self._most_under_way = settings.under_way
         self.counts: dict[str, int] = dict.fromkeys(FOLLOWS, 0)
-        """How often each status was reached."""
+        """How often queries reached each status."""
         self.relayed = 0
-        """How often a query went through the node."""
+        """How often a query was sent through the node."""
         self._most = settings.table_rows
         self._letters = settings.text_letters
         self._kept_bytes = 0 if settings.mask else settings.text_letters * _BYTES_A_LETTER
@@ -88,18 +87,15 @@ class QueryTable:
 
     # Changes
 
-    def check_room(self) -> None:
-        """Whether one more may be under way; `Overloaded` if not."""
-        if self.under_way >= self.most_under_way:
+    def enter(self, ask: Ask, wall: float) -> QueryEntry:
+        """Add a row for a new query; raise `Overloaded` if too many queries are under way."""
+        if self.under_way >= self._most_under_way:
             raise Overloaded(
                 f"{self.under_way:,} queries are under way at this gateway already; this one was "
                 "not begun.",
                 remedy="Come back later, or raise under_way.",
                 retry_after=BUSY_RETRY_SECONDS,
             )
-
-    def enter(self, ask: Ask, wall: float) -> QueryEntry:
-        """A query has come; it waits."""
         sequence = self._next
         self._next = sequence + 1
         text = ask.text
@@ -125,38 +121,32 @@ class QueryTable:
         return entry
 
     def changed(self, entry: QueryEntry, ask: Ask) -> None:
-        """A hook made another query of it."""
+        """Show the query as a hook has changed it."""
         entry.namespace, entry.queue, entry.priority = ask.namespace, ask.queue, ask.priority
         entry.text = "" if self._mask else ask.text[: self._letters]
         entry.payload = b"" if ask.text else ask.payload[: self._kept_bytes]
         entry.bytes_in = len(ask.payload)
 
-    def move(self, entry: QueryEntry, status: Status, wall: float) -> bool:
-        """Give it another status; False, and nothing is changed, if that cannot follow."""
+    def move(self, entry: QueryEntry, status: QueryStatus, wall: float, error: str = "") -> None:
+        """Give the query another status, with the reason of an end that needs one; raise
+        `InternalError` if the status cannot follow."""
         if status not in FOLLOWS[entry.status]:
-            return False
+            raise InternalError(f"A query cannot be {status} after it was {entry.status}.")
         entry.status = status
         entry.changed_at = wall
         self.counts[status] += 1
         if status not in UNDER_WAY:
             entry.returned_at = wall
+            entry.error = error[:_ERROR_LETTERS]
             self.under_way -= 1
             self._over.append(entry.sequence)
             while len(self._entries) > self._most and self._over:
                 del self._entries[self._over.popleft()]
-        return True
 
-    def fail(self, entry: QueryEntry, status: Status, error: str, wall: float) -> bool:
-        """The same for an end that needs a reason."""
-        if not self.move(entry, status, wall):
-            return False
-        entry.error = error[:_ERROR_LETTERS]
-        return True
-
-    # Looking
+    # Reading
 
     def rows(self, wanted: QueryFilter | None = None) -> list[QueryRow]:
-        """Those that match, the newest last."""
+        """Return the rows that match, the newest last."""
         wanted = wanted or QueryFilter()
         newest = list(islice(self._matching(wanted), wanted.most))
         return [self.row(entry) for entry in reversed(newest)]
@@ -184,7 +174,7 @@ class QueryTable:
         return not gateway or self.gateway.startswith(gateway.lower()) or gateway == self.name
 
     def row(self, entry: QueryEntry) -> QueryRow:
-        """As people see it."""
+        """Return the row as operators see it."""
         return QueryRow(
             gateway=self.gateway,
             sequence=entry.sequence,
@@ -215,15 +205,15 @@ class QueryTable:
 
 
 def readable(payload: bytes, *, whole: bool) -> str:
-    """Arguments as people read them; of a part, the letters that are in it."""
+    """Return arguments as text; of an incomplete payload, the printable letters in it."""
     if whole:
         try:
             value = _decode(payload)
-            # The query of the paper: one text.
+            # A query that is one text is shown as that text.
             if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
                 return value[0]
             return json.encode(value).decode()
         except (MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError):
-            pass  # then what can be read of it
+            pass  # show the letters in it
     text = payload.decode("utf-8", "replace")
     return "".join(letter for letter in text if letter.isprintable() and letter != "\ufffd")

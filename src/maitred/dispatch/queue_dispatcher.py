@@ -130,7 +130,7 @@ class QueueDispatcher:
         if query.deadline <= now:
             query.expired(now)
         elif set(self.policy.workers) <= set(attempt.refused_by):
-            if not self._asks_node(attempt):
+            if not self._asks_node(attempt, now):
                 self._shed(attempt, "Every worker of {} has as much as it can do.", now)
         elif not self.budget.spend(now):
             self._shed(attempt, "Workers of {} have as much as they can do.", now)
@@ -142,7 +142,7 @@ class QueueDispatcher:
         if attempt.queued:
             attempt.queued = False
             self.line.remove(attempt)
-        if attempt.link is None:
+        if not attempt.sent:
             attempt.end(QueryOutcome.CANCELLED, now)
 
     def _place(self, attempt: DispatchAttempt, now: float, *, first: bool = False) -> None:
@@ -157,10 +157,10 @@ class QueueDispatcher:
                     line.passed(now)
                 self._send(attempt, name, now)
                 return
-        if not self._asks_node(attempt):
+        if not self._asks_node(attempt, now):
             self.queue(attempt, now, again=first)
 
-    def _asks_node(self, attempt: DispatchAttempt) -> bool:
+    def _asks_node(self, attempt: DispatchAttempt, now: float) -> bool:
         """Have the node asked, once, for a slot that is free now, if it knows of more workers.
 
         The roster may name workers that only the node reaches, for want of an address or of a way
@@ -169,7 +169,7 @@ class QueueDispatcher:
         if attempt.asked_node or self._members <= len(self.policy.workers):
             return False
         attempt.asked_node = True
-        attempt.query.ask_node_at_once()
+        attempt.query.ask_node_at_once(now)
         return True
 
     def queue(self, attempt: DispatchAttempt, now: float, *, again: bool = False) -> None:
@@ -205,7 +205,7 @@ class QueueDispatcher:
         attempt.policy = self.policy
         attempt.worker = self.workers[name]
         attempt.dispatch = self.policy.sent(name, now)
-        attempt.link = None
+        attempt.sent = False
         attempt.leaving = QueryOutcome.CANCELLED
         attempt.was_full = False
         attempt.query.allocated(attempt.pass_book.passes[name], now)
@@ -237,7 +237,7 @@ class QueueDispatcher:
         attempt.policy.ended(dispatch, outcome, now, limit)
         if load is not None and attempt.worker is not None:
             attempt.worker.reported(load, now)
-        if attempt.link is not None and outcome is not QueryOutcome.REFUSED:
+        if attempt.sent and outcome is not QueryOutcome.REFUSED:
             self.line.freed(now)
             if outcome is QueryOutcome.DONE and self._broken:
                 self._broken.pop(name, None)

@@ -46,6 +46,10 @@ class RelayedQuery:
         "_window",
     )
 
+    relays = True
+    frame_bytes = 2**63 - 1
+    """The node checks the size of a relayed query."""
+
     def __init__(self, effects: Effects, query: PendingQuery, window_bytes: int) -> None:
         self._effects = effects
         self._query = query
@@ -59,11 +63,21 @@ class RelayedQuery:
         self._request: NodeRequest | None = None
         self._stopped = False
 
-    def begin(self, query: bytes, now: float) -> None:
-        """Hand the query over; raises if that cannot be done at all."""
-        self._hold(query, now)
+    def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:  # noqa: ARG002
+        """Hand the query to the node; raises if that cannot be done at all."""
+        self._hold(body, now)
+        return 0
 
-    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
+    def release(self, token: bytes) -> None:
+        """Let the reservation expire: without a link the worker cannot be told."""
+
+    def stop(
+        self,
+        stream: int,  # noqa: ARG002
+        receiver: AnswerReceiver,  # noqa: ARG002
+        now: float,
+        heir: AnswerReceiver | None = None,  # noqa: ARG002
+    ) -> None:
         """Have the worker stop: the caller left."""
         if self._stopped:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.client.answers import Rows, Whole
+    from maitred.client.asked_query import Rows, Whole
     from maitred.dispatch.ask import Ask
     from maitred.errors import MaitredError
     from maitred.protocol.queries import QueryFilter, QueryRow

@@ -22,6 +22,7 @@ from maitred.errors import InvalidArgument, TooManyGateways
 from maitred.node.request_table import RequestTable, long_poll_until
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
+    QUERIES_UNDER_WAY,
     Order,
     Queries,
     QueriesFound,
@@ -327,7 +328,7 @@ class QueryTables:
             if wanted.queue in ("", row.queue) and wanted.worker in ("", row.worker)
         ]
         if asked.action == "cancel" and gateway is not None:
-            under_way = [row for row in rows if row.status in ("waiting", "running", "streaming")]
+            under_way = [row for row in rows if row.status in QUERIES_UNDER_WAY]
             rows = under_way[-ORDERS_KEPT:]
             cancel = [QueryFilter(sequence=row.sequence) for row in rows]
             self._tell(gateway, [self._order("cancel", one) for one in cancel])

@@ -448,6 +448,26 @@ class QueryFilter(Struct, array_like=True, gc=False):
     """Most queries to return: the newest ones."""
 
 
+QueryStatus = Literal[
+    "waiting",
+    "connecting",
+    "running",
+    "streaming",
+    "done",
+    "failed",
+    "cancelled",
+    "refused",
+    "lost",
+    "late",
+]
+"""`connecting`: it has a slot, and its gateway connects to the worker. `failed`: its handler
+raised. `refused`: maitred refused it, and it never ran. `lost`: its worker was lost. `late`: its
+deadline passed."""
+
+QUERIES_UNDER_WAY: tuple[QueryStatus, ...] = ("waiting", "connecting", "running", "streaming")
+"""The statuses of queries that have not ended, in the order in which a query passes through."""
+
+
 class QueryRow(Struct, kw_only=True):
     """One query of a gateway's table, as people see it. Times are seconds since 1970; 0: not
     yet."""
@@ -461,11 +481,7 @@ class QueryRow(Struct, kw_only=True):
     queue: str
     query: str
     priority: int
-    status: Literal[
-        "waiting", "running", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"
-    ]
-    """`failed`: its handler raised. `refused`: maitred refused it, and it never ran. `lost`: its
-    worker was lost. `late`: its deadline passed."""
+    status: QueryStatus
     received_at: float
     sent_at: float = 0.0
     returned_at: float = 0.0

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from maitred.client.answers import Rows, Whole
+from maitred.client.asked_query import Rows, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.http.answers import CancelledQuery, ListedQueries

@@ -11,6 +11,7 @@ from msgspec import msgpack
 from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
+from maitred.protocol.queries import QUERIES_UNDER_WAY
 from maitred.protocol.rows import as_array
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import WorkerSettings
@@ -100,7 +101,7 @@ class GatewayHost(KeptGuest):
                 await asyncio.sleep(self.random.random() * self.pause_seconds)
             for task in waiting:
                 await task
-        left = [row for row in querying.table.rows() if row.status in UNFINISHED]
+        left = [row for row in querying.table.rows() if row.status in QUERIES_UNDER_WAY]
         if left:
             raise Violation(f"Every query was answered, and the table has {left}")
         await querying.close()
@@ -195,9 +196,6 @@ class GatewayHost(KeptGuest):
         if rows != story.rows:
             raise self.record.violation(story, f"got {rows} rows and no error")
         return "done"
-
-
-UNFINISHED: Final = ("waiting", "running", "streaming")
 
 
 class QueryWorkerHost(WorkerGuest):

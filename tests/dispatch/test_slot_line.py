@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, cast
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maitred.dispatch.slot_demand import APART_SECONDS, GROUPS_MAX, DemandGroup, SlotDemand
+from maitred.dispatch import slot_requests
+from maitred.dispatch.pending_query import PendingQuery
+from maitred.dispatch.slot_requests import APART_SECONDS, GROUPS_MAX, QueryGroup, SlotLine
 
 MOST = 5
 
 
-@dataclass(eq=False)
-class Query:
-    since: float
-    deadline: float = 100.0
+class Query(PendingQuery):
+    """A query, as far as its line needs to know it."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+
+
+def line() -> SlotLine:
+    return SlotLine(("n", "q", "ann", 2, False, False), cast("Any", None))
 
 
 def test_one_turn_is_one_group() -> None:
-    demand: SlotDemand[Query] = SlotDemand(1000)
+    demand = line()
     queries = [Query(1.0) for _ in range(3)]
     for one in queries:
         demand.add(one)
@@ -33,7 +41,7 @@ def test_one_turn_is_one_group() -> None:
 
 
 def test_fewer_than_wanted_are_asked_for_again_as_old_as_they_are() -> None:
-    demand: SlotDemand[Query] = SlotDemand(1000)
+    demand = line()
     first, second = Query(1.0), Query(1.001)
     demand.add(first)
     demand.add(second)
@@ -47,14 +55,14 @@ def test_fewer_than_wanted_are_asked_for_again_as_old_as_they_are() -> None:
 
 
 def test_an_old_one_takes_nobody_with_it_to_the_front() -> None:
-    demand: SlotDemand[Query] = SlotDemand(1000)
+    demand = line()
     demand.add(Query(50.0))
     demand.add(Query(1.0))
     assert sorted(group.since for group in demand.to_ask()) == [1.0, 50.0]
 
 
 def test_slots_that_a_group_does_not_need_go_to_the_oldest_of_the_others() -> None:
-    demand: SlotDemand[Query] = SlotDemand(1000)
+    demand = line()
     gone, old, young = Query(1.0), Query(2.0), Query(3.0)
     groups = []
     for one in (gone, old, young):
@@ -68,7 +76,7 @@ def test_slots_that_a_group_does_not_need_go_to_the_oldest_of_the_others() -> No
 
 
 def test_refusals_are_for_those_who_were_asked_for() -> None:
-    demand: SlotDemand[Query] = SlotDemand(1000)
+    demand = line()
     one, two = Query(1.0), Query(2.0)
     demand.add(one)
     (first,) = demand.to_ask()
@@ -87,12 +95,12 @@ class Lines(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.demand: SlotDemand[Query] = SlotDemand(MOST)
+        self.demand = line()
         self.now = 0.0
-        self.waiting: list[Query] = []
-        self.over: list[Query] = []
-        self.asked: list[DemandGroup[Query]] = []
-        self.pausing: list[DemandGroup[Query]] = []
+        self.waiting: list[PendingQuery] = []
+        self.over: list[PendingQuery] = []
+        self.asked: list[QueryGroup] = []
+        self.pausing: list[QueryGroup] = []
 
     @rule(passes=st.sampled_from([0.0, APART_SECONDS / 2, 1.0]), age=st.sampled_from([0.0, 3.0]))
     def add(self, passes: float, age: float) -> None:
@@ -157,7 +165,7 @@ class Lines(RuleBasedStateMachine):
 
     @invariant()
     def everybody_waits_once(self) -> None:
-        assert len(self.demand) == len(self.waiting)
+        assert len(self.demand.queries) == len(self.waiting)
         assert len(set(map(id, self.over))) == len(self.over)
         assert len(self.asked) + len(self.pausing) <= GROUPS_MAX
         groups = list(self.demand._groups)
@@ -166,6 +174,12 @@ class Lines(RuleBasedStateMachine):
         for group in groups:
             assert all(group.since <= query.since for query in group.members)
             assert group.members or group.asked
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let groups be full sooner."""
+    monkeypatch.setattr(slot_requests, "SLOTS_MAX", MOST)
 
 
 TestLines = Lines.TestCase
