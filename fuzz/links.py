@@ -40,6 +40,7 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.queries import Allocate, Allocated, Allocation
 from maitred.protocol.query_link import (
+    CHALLENGE_BYTES,
     HELLO_BYTES,
     Greeting,
     Hello,
@@ -347,6 +348,12 @@ class _Answered:
 class _WithoutNode(QueryGateway):
     """Has a slot of one worker for every query, and no node that relays."""
 
+    ended = 0
+
+    def link_ended(self, link: WorkerLink, now: float, *, hung: bool) -> None:
+        self.ended += 1
+        super().link_ended(link, now, hung=hung)
+
     def ask_node(  # type: ignore[override]
         self,
         message: AnyRequest,
@@ -366,22 +373,14 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
     settings = QueryingSettings(window_bytes=64 * 1024)
     querying = _WithoutNode(world.client, settings, world.surroundings, world.log)
     querying._watches = True  # noqa: SLF001 - there is no node to tell of it
-    ended: list[WorkerLink] = []
-
-    def over(link: WorkerLink, now: float, hung: bool) -> None:
-        ended.append(link)
-        querying.links._ended(link, now, hung)  # noqa: SLF001
-
     link = WorkerLink(
         world.loop,
         SESSION,
-        settings,
-        FRAME_BYTES,
-        "gateway",
-        over,
-        lambda _: None,
-        querying.dispatcher.queues.reported,
-        bytes,
+        querying,
+        settings=settings,
+        frame_bytes=FRAME_BYTES,
+        name="gateway",
+        challenge=bytes(CHALLENGE_BYTES),
     )
     transport = FakeTransport(link, peer_reads=True)
     link.connection_made(transport)
@@ -410,7 +409,7 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
         require(bytes(transport.written) == HELLO, "more than HELLO was said to a stranger")
     if not link.closing:
         link.connection_lost(None)
-    require(len(ended) == 1, f"the link ended {len(ended)} times")
+    require(querying.ended == 1, f"the link ended {querying.ended} times")
     require(not link.streams, "a query waits for an answer on a link that is gone")
     await querying.close()  # what waits for another try is told so
     if greets:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -101,19 +102,8 @@ class Caller:
 async def test_who_offers_with_the_session_of_another_gets_none_of_its_queries() -> None:
     """A gateway that has a link to the thief's address does not take it for the worker's."""
 
-    def nothing(*_: Any) -> None:  # noqa: ANN401 - nobody has to hear of it
-        return
-
     links = Links(
-        Querying(),
-        2**20,
-        "gw",
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        os.urandom,
-        encrypted=False,
+        MagicMock(), Querying(), frame_bytes=2**20, name="gw", secret=os.urandom, encrypted=False
     )
     session = b"worker.........."
     thiefs = Allocation(0, b"t" * 16, session, "ant", "127.0.0.2:1")

@@ -104,22 +104,20 @@ async def test_a_workers_listener_takes_no_large_frame_before_the_proof() -> Non
 
 def test_a_gateway_takes_no_large_frame_from_a_worker_before_the_proof() -> None:
     async def main() -> None:
-        ended: list[WorkerLink] = []
+        owner = MagicMock()
         link = WorkerLink(
             asyncio.get_running_loop(),
             bytes(16),
-            Querying(),
-            2**28,
-            "gateway",
-            lambda over, _, __: ended.append(over),
-            lambda _: None,
-            lambda _, __, ___: None,
-            bytes,
+            owner,
+            settings=Querying(),
+            frame_bytes=2**28,
+            name="gateway",
+            challenge=bytes(32),
         )
         link.connection_made(MagicMock())
         link.data_received(header(RESPONSE, Opcode.HELLO + ANSWER))
         assert isinstance(link.greeted.exception(), FrameTooLarge)
-        assert ended
+        owner.link_ended.assert_called_once()
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import pytest
 import maitred
 from maitred.client import router as router_module
 from maitred.client.connection import Connection
-from maitred.client.views import Unreachable
+from maitred.client.statistics import Unreachable
 from maitred.errors import (
     ConnectionLost,
     DeadlineExceeded,

@@ -34,8 +34,9 @@ from msgspec import msgpack
 from msgspec.structs import astuple
 
 from maitred.app.described import described
-from maitred.client.shapes import MAPS, UNREADABLE, misfit, missing
+from maitred.client.shapes import MAPS, misfit, missing
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
+from maitred.protocol.messages import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

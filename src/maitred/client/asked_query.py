@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from maitred.dispatch.pending_query import PendingQuery
 from maitred.errors import Cancelled, InvalidResult, MaitredError
+from maitred.protocol.messages import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from maitred.dispatch.dispatcher import Dispatcher
 
 Result = TypeVar("Result")
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoders raise for bytes that they cannot decode."""
 
 
 class Whole(Struct, gc=False):

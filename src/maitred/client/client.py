@@ -14,13 +14,12 @@ from maitred.backoff import backoff_seconds
 from maitred.client.call import AwaitedCall, Call, PatientCall, ToldCall
 from maitred.client.connection_attempt import ConnectionTerms
 from maitred.client.long_poll import GRACE_SECONDS, LongPoll
-from maitred.client.pool import HOPELESS, Pool
+from maitred.client.pool import Pool
 from maitred.client.query_calls import Stream, read_any_rows, read_anything, written
 from maitred.client.query_gateway import QueryGateway
-from maitred.client.router import Router, closed
-from maitred.client.statistics import Statistics, summed
+from maitred.client.router import SILENT_SECONDS, Router, closed
+from maitred.client.statistics import NodeView, Statistics, Unreachable, summed
 from maitred.client.timeouts import checked_timeout
-from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting_room import WaitingRoom
 from maitred.dispatch.ask import Ask
 from maitred.errors import (
@@ -32,7 +31,6 @@ from maitred.errors import (
     MaitredError,
     NodeUnreachable,
     NoWorker,
-    Overloaded,
     ProtocolViolation,
     Unavailable,
 )
@@ -55,7 +53,6 @@ from maitred.wire.silence import SilenceTimer
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from types import TracebackType
 
     from maitred.client.address import Address
     from maitred.client.asked_query import AskedQuery
@@ -69,10 +66,6 @@ __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
 NAMESPACE: Final = "default"
 """The namespace of a query whose queue names none."""
-
-SILENT_SECONDS: Final = 2.0
-"""A new client raises `NodeUnreachable` when the network has neither accepted nor refused a
-connection for this long. A node that was reached has `connect_seconds` for its handshake."""
 
 
 class AsyncClient:
@@ -134,10 +127,12 @@ class AsyncClient:
         silence = SilenceTimer(self._loop, SILENT_SECONDS, self._network_is_silent)
         try:
             async with asyncio.timeout(self.settings.connect_seconds):
-                while not self._has_connected():
+                while not self._router.has_connected(self.address, silent=self._silent):
                     await self._news()
         except BaseException as problem:
-            reason = self._why_not_connected() if isinstance(problem, TimeoutError) else problem
+            why = self._router.why_not_connected
+            late = isinstance(problem, TimeoutError)
+            reason = why(self.address, self.settings.connect_seconds) if late else problem
             await self._close(within=0)
             if reason is problem:
                 raise
@@ -171,12 +166,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _close(self, within: float) -> None:
@@ -219,34 +209,6 @@ class AsyncClient:
         watcher = self._loop.create_future()
         self._watchers.append(watcher)
         await watcher
-
-    def _has_connected(self) -> bool:
-        pools = self._router.pools.values()
-        if any(pool.by_shard for pool in pools):
-            return True
-        if all(isinstance(pool.problem, HOPELESS) for pool in pools):
-            raise self._why_not_connected()
-        if self._silent:
-            raise NodeUnreachable(
-                f"{self.address} cannot be reached: the network has not answered for "
-                f"{SILENT_SECONDS:g} s. Nothing was done.",
-                remedy="Check host and port, and what lies between: a firewall may drop packets.",
-            )
-        return False
-
-    def _why_not_connected(self) -> MaitredError:
-        problems = [pool.problem for pool in self._router.pools.values() if pool.problem]
-        for problem in problems:
-            if isinstance(problem, HOPELESS):
-                return problem
-        if len(problems) == 1 and isinstance(problems[0], Unavailable | Overloaded):
-            return problems[0]
-        reasons = "; ".join(problem.sentence.rstrip(".") for problem in problems)
-        seconds = f"within {self.settings.connect_seconds:g} s"
-        return Unavailable(
-            f"{self.address} did not answer {seconds}{': ' if reasons else ''}{reasons}.",
-            remedy="Check host and port, and whether a node is up there.",
-        )
 
     # Requests
 
@@ -605,28 +567,7 @@ class AsyncClient:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """What was learned of each node, in the order of the address."""
-        views = []
-        for pool in self._router.pools.values():
-            problem = pool.problem.sentence if pool.problem is not None else None
-            known = pool.description
-            if known is None:
-                views.append(NodeView(address=pool.name, problem=problem))
-                continue
-            views.append(
-                NodeView(
-                    address=pool.name,
-                    node=known.node,
-                    release=known.release,
-                    shards=known.shards,
-                    shard_ports=known.shard_ports,
-                    covered=tuple(pool.by_shard),
-                    spread_batch=known.spread_batch,
-                    payload_bytes=known.payload_bytes,
-                    frame_bytes=known.frame_bytes,
-                    problem=problem,
-                )
-            )
-        return tuple(views)
+        return tuple(pool.view() for pool in self._router.pools.values())
 
     def statistics(self) -> Statistics:
         """What was counted until now."""

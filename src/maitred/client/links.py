@@ -1,11 +1,11 @@
-"""Connections to workers: one for each that was ever allocated, made when it is first needed.
+"""Connections of a gateway to workers, one per worker, made when the first query needs it.
 
-A worker whose address has a fingerprint is dialled by TLS, and its certificate has to have it. A
-client that reached its node by TLS dials no other workers: the node relays what is for them, so
-that nothing that was encrypted on one part of its way is readable on another.
+A worker whose address has a fingerprint is dialled by TLS, and its certificate has to have that
+fingerprint. A client that reached its node by TLS dials no other workers: the node relays their
+queries, so that a query which is encrypted on one part of its way is not readable on another.
 
-A worker that cannot be reached is not tried again for a while; the node relays what is for it. One
-that turns out to be another worker by now is gone: what was for it is asked for again.
+A worker that cannot be reached is not dialled again for a while; the node relays its queries. If
+another worker answers at its address, the worker is gone, and its queries ask for other slots.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.client.worker_link import WorkerLink
 from maitred.errors import MaitredError, TlsFailed, UnknownWorker
+from maitred.protocol.query_link import CHALLENGE_BYTES
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.worker_tls import pinning_context
 from maitred.wire.memory import keep_large_blocks
@@ -23,13 +24,13 @@ from maitred.wire.memory import keep_large_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.client.worker_link import LinkOwner
     from maitred.dispatch.effects import ConnectionWaiter
     from maitred.protocol.queries import Allocation
-    from maitred.protocol.query_link import Load
     from maitred.settings import Querying
 
 REMEMBERED_MAX: Final = 10_000
-"""Workers that are remembered as unreachable."""
+"""Unreachable workers that are remembered; at this number all are forgotten."""
 
 
 Key = tuple[bytes, str]
@@ -37,38 +38,31 @@ Key = tuple[bytes, str]
 
 
 class Links:
-    """All of one gateway."""
+    """The links of one gateway."""
 
     def __init__(
         self,
+        owner: LinkOwner,
         settings: Querying,
+        *,
         frame_bytes: int,
         name: str,
-        on_stray: Callable[[WorkerLink], None],
-        on_load: Callable[[bytes, Load, float], None],
-        on_end: Callable[[WorkerLink, float, bool], None],
-        on_refused: Callable[[Allocation, MaitredError], None],
         secret: Callable[[int], bytes],
-        *,
         encrypted: bool,
     ) -> None:
         """If the client's own connections are `encrypted`, only workers with TLS are dialled."""
         keep_large_blocks()  # streams come over links
         self._loop = asyncio.get_running_loop()
+        self._owner = owner
         self._settings = settings
         self._frame_bytes = frame_bytes
         self._name = name
-        self._on_stray = on_stray
-        self._on_load = on_load
-        self._on_end = on_end
-        self._on_refused = on_refused
-        """Told why a worker was not dialled, or what was wrong with whoever answered there."""
         self._secret = secret
         self._encrypted = encrypted
         self._tls: ssl.SSLContext | None = None
         self.open: dict[Key, WorkerLink] = {}
-        """By the worker's session and address. One who knows a worker's session and offers slots
-        with it elsewhere gets what is for his own address, and nothing that is for the worker."""
+        """By the worker's session and address. A thief of a worker's session that offers slots with
+        it elsewhere gets the queries for its own address, and none of the worker's."""
         self._keys: dict[WorkerLink, Key] = {}
         self._waiting: dict[Key, list[ConnectionWaiter]] = {}
         self._dialing: dict[asyncio.Task[None], None] = {}
@@ -95,7 +89,7 @@ class Links:
             task.add_done_callback(self._dialing.pop)
 
     def opened(self, key: Key, link: WorkerLink) -> None:
-        """There is a link to the worker from now on, until it ends."""
+        """Use this link to the worker until it ends."""
         self.open[key], self._keys[link] = link, key
 
     def _is_unreachable(self, key: Key, now: float) -> bool:
@@ -116,14 +110,12 @@ class Links:
             link = WorkerLink(
                 self._loop,
                 allocation.session,
-                self._settings,
-                self._frame_bytes,
-                self._name,
-                self._ended,
-                self._on_stray,
-                self._on_load,
-                self._secret,
-                address.fingerprint,
+                self._owner,
+                settings=self._settings,
+                frame_bytes=self._frame_bytes,
+                name=self._name,
+                challenge=self._secret(CHALLENGE_BYTES),
+                fingerprint=address.fingerprint,
             )
             options = self._tls_options(address.fingerprint)
             async with asyncio.timeout(self._settings.dial_seconds):
@@ -135,11 +127,13 @@ class Links:
             why, gone = problem.sentence, True
         except (OSError, MaitredError) as problem:
             why = str(problem) or type(problem).__name__
-            # A worker that does not answer at all is away; everything else should not happen.
+            # A worker that does not answer at all is away; any other reason is reported.
             if isinstance(problem, ssl.SSLError):
-                self._on_refused(allocation, TlsFailed(f"The listener does not speak TLS: {why}."))
+                self._owner.link_refused(
+                    allocation, TlsFailed(f"The listener does not speak TLS: {why}.")
+                )
             elif isinstance(problem, MaitredError):
-                self._on_refused(allocation, problem)
+                self._owner.link_refused(allocation, problem)
         except BaseException:
             self._drop(link)
             for waiter in self._waiting.pop(key, ()):
@@ -150,7 +144,7 @@ class Links:
         if link is not None and not why and not link.closing:
             self.opened(key, link)
             for waiter in waiting:
-                # What one of them does may end it for the others.
+                # A waiter may end the link for those after it.
                 if self.open.get(key) is link:
                     waiter.linked(link, now)
                 else:
@@ -168,7 +162,7 @@ class Links:
                 waiter.unreachable(now)
 
     def _tls_options(self, fingerprint: bytes) -> dict[str, Any]:
-        """As the loop takes them. Simulated loops know no TLS, not even its absence."""
+        """Return the TLS arguments of `create_connection`. Simulated loops accept none."""
         if fingerprint:
             if self._tls is None:
                 self._tls = pinning_context()
@@ -188,14 +182,14 @@ class Links:
         elif not link.greeted.done():
             link.greeted.cancel()
 
-    def _ended(self, link: WorkerLink, now: float, hung: bool) -> None:
+    def ended(self, link: WorkerLink) -> None:
+        """Forget a link that has ended."""
         key = self._keys.pop(link, None)
         if key is not None:
             del self.open[key]
-        self._on_end(link, now, hung)
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close all links, and stop dialling."""
         self._closed = True
         dialing = list(self._dialing)
         for task in dialing:

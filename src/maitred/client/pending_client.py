@@ -29,7 +29,6 @@ from maitred.surroundings import Surroundings
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Generator
-    from types import TracebackType
     from typing import Any
 
 
@@ -95,12 +94,7 @@ class PendingClient:
         self._client = client = await self._open()
         return client
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if isinstance(self._client, AsyncClient):
             await self._client.close()
 
@@ -108,12 +102,7 @@ class PendingClient:
         self._client = client = self.wait()
         return client
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if isinstance(self._client, Client):
             self._client.close()
 

@@ -18,7 +18,13 @@ from msgspec.structs import replace
 
 from maitred.client.connection_attempt import Refused, connect
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
-from maitred.client.statistics import NodeStatistics, ShardCounts, ShardStatistics, summed
+from maitred.client.statistics import (
+    NodeStatistics,
+    NodeView,
+    ShardCounts,
+    ShardStatistics,
+    summed,
+)
 from maitred.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -390,8 +396,27 @@ class Pool:
 
     # What is known
 
+    def view(self) -> NodeView:
+        """Return what was learned of the node."""
+        problem = self.problem.sentence if self.problem is not None else None
+        known = self.description
+        if known is None:
+            return NodeView(address=self.name, problem=problem)
+        return NodeView(
+            address=self.name,
+            node=known.node,
+            release=known.release,
+            shards=known.shards,
+            shard_ports=known.shard_ports,
+            covered=tuple(self.by_shard),
+            spread_batch=known.spread_batch,
+            payload_bytes=known.payload_bytes,
+            frame_bytes=known.frame_bytes,
+            problem=problem,
+        )
+
     def statistics(self) -> NodeStatistics:
-        """A picture of this moment."""
+        """Return the counts of each shard and their sums."""
         shards = self.description.shards if self.description is not None else 0
         open_now = self.connections()
         listed = []

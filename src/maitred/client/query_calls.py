@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 import msgspec
 from msgspec import msgpack
 
-from maitred.client.asked_query import UNREADABLE, Rows
+from maitred.client.asked_query import Rows
 from maitred.errors import InvalidArguments, InvalidResult, MaitredError
+from maitred.protocol.messages import UNREADABLE
 from maitred.protocol.rows import as_array, ends
 
 if TYPE_CHECKING:

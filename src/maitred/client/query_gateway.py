@@ -95,18 +95,16 @@ class QueryGateway:
         )
         self.table = self.dispatcher.table
         self.links = Links(
+            self,
             settings,
-            client.settings.frame_bytes,
-            name,
-            self._stray,
-            self.dispatcher.queues.reported,
-            self._link_ended,
-            self._link_refused,
-            surroundings.secret,
+            frame_bytes=client.settings.frame_bytes,
+            name=name,
+            secret=surroundings.secret,
             encrypted=client.encrypted,
         )
         self.open_links = self.links.open
         self.connect = self.links.connect
+        self.load_reported = self.dispatcher.queues.reported
         self.why_away = client.why_away
         self.links_refused = 0
         """Connections to workers that were given up because of what answered there."""
@@ -285,18 +283,22 @@ class QueryGateway:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    # What links tell
+    # Events from links
 
-    def _link_ended(self, link: WorkerLink, now: float, hung: bool) -> None:
+    def link_ended(self, link: WorkerLink, now: float, *, hung: bool) -> None:
+        """Forget a link, and avoid its worker."""
+        self.links.ended(link)
         self.dispatcher.link_ended(link.session, link.streams.values(), now, hung=hung)
 
-    def _link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
+    def link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
+        """Log why a worker was not dialled, or what was wrong with the answer at its address."""
         self.links_refused += 1
         if self._complaints is not None:
             peer = f"{allocation.worker} at {allocation.address.partition('#')[0]}"
             self._complaints.say("a connection to a worker was refused", peer, problem)
 
-    def _stray(self, link: WorkerLink) -> None:
+    def stray_answer(self, link: WorkerLink) -> None:
+        """Log the first answer of a worker to a query that it was not sent."""
         if self._log is not None:
             self._log.warning("a worker answered what nobody asked", session=link.session.hex()[:8])
 

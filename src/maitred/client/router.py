@@ -10,7 +10,15 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import Closed, InvalidArgument, UnknownHost
+from maitred.client.pool import HOPELESS
+from maitred.errors import (
+    Closed,
+    InvalidArgument,
+    NodeUnreachable,
+    Overloaded,
+    Unavailable,
+    UnknownHost,
+)
 from maitred.protocol.requests import PartitionRequest
 from maitred.routing.placement import place
 from maitred.routing.ring import HashRing
@@ -18,11 +26,17 @@ from maitred.routing.ring import HashRing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.client.address import Address
     from maitred.client.call import Call
     from maitred.client.pool import Pool
+    from maitred.errors import MaitredError
     from maitred.protocol.messages import HomeHint
 
     Partition = tuple[str, str, int, int]
+
+SILENT_SECONDS: Final = 2.0
+"""A new client raises `NodeUnreachable` when the network has neither accepted nor refused a
+connection for this long. A node that was reached has `connect_seconds` for its handshake."""
 
 ROUTES_MAX: Final = 65_536
 """Routes remembered, some 300 bytes each; when they are full, all are forgotten."""
@@ -54,6 +68,40 @@ class Router:
         """These are the nodes."""
         self.pools = {pool.name: pool for pool in pools}
         self._ring = HashRing(self.pools)
+
+    # The first connection
+
+    def has_connected(self, address: Address, *, silent: bool) -> bool:
+        """Return whether any node is connected; raise the reason if none will be. `silent`: the
+        network has neither accepted nor refused a connection."""
+        pools = self.pools.values()
+        if any(pool.by_shard for pool in pools):
+            return True
+        if all(isinstance(pool.problem, HOPELESS) for pool in pools):
+            raise self.why_not_connected(address)
+        if silent:
+            raise NodeUnreachable(
+                f"{address} cannot be reached: the network has not answered for "
+                f"{SILENT_SECONDS:g} s. Nothing was done.",
+                remedy="Check host and port, and what lies between: a firewall may drop packets.",
+            )
+        return False
+
+    def why_not_connected(self, address: Address, seconds: float = 0.0) -> MaitredError:
+        """Return the error for a client that none of its nodes has answered within `seconds`."""
+        problems = [pool.problem for pool in self.pools.values() if pool.problem]
+        for problem in problems:
+            if isinstance(problem, HOPELESS):
+                return problem
+        if len(problems) == 1 and isinstance(problems[0], Unavailable | Overloaded):
+            return problems[0]
+        reasons = "; ".join(problem.sentence.rstrip(".") for problem in problems)
+        return Unavailable(
+            f"{address} did not answer within {seconds:g} s{': ' if reasons else ''}{reasons}.",
+            remedy="Check host and port, and whether a node is up there.",
+        )
+
+    # Requests
 
     def dispatch(self, call: Call, now: float) -> None:
         """Send the call to where it belongs, or let it wait there."""

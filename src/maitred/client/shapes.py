@@ -27,12 +27,10 @@ import msgspec
 from msgspec import Struct, msgpack
 
 from maitred.errors import InvalidArguments, NoHandlerFits, printable
+from maitred.protocol.messages import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoders raise for arguments that do not fit."""
 
 DEPTH_MAX: Final = 16
 """Types that are nested deeper are `any`. Handlers say less (`app/described.py`)."""

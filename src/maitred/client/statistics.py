@@ -1,4 +1,4 @@
-"""What a client has counted: for each shard of each node, and in total."""
+"""What a client knows of its nodes, and what it has counted: per shard, per node and in total."""
 
 from __future__ import annotations
 
@@ -6,59 +6,84 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from maitred.errors import MaitredError  # noqa: TC001 - msgspec reads the annotations
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class ShardCounts:
-    """Counted as it happens; one for each shard of a node."""
+class NodeView(Struct, frozen=True, kw_only=True):
+    """What a client has learned of a node."""
 
-    __slots__ = ("connected", "fallbacks", "misroutes", "requests", "retries", "violations")
+    address: str
+    node: str | None = None
+    """The node's identity; None before its first answer."""
+    release: str = ""
+    shards: int = 0
+    shard_ports: tuple[int, ...] = ()
+    covered: tuple[int, ...] = ()
+    """Shards with an open connection."""
+    spread_batch: str = "0"
+    payload_bytes: int = 0
+    frame_bytes: int = 0
+    problem: str | None = None
+    """Why the last attempt at a connection failed."""
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.misroutes = 0
-        self.violations = 0
-        self.fallbacks = 0
-        self.retries = 0
-        self.connected = 0
-        """Connections that ever covered the shard."""
+
+class Unreachable(Struct, frozen=True, kw_only=True):
+    """A shard, or a whole node, that did not tell its status."""
+
+    address: str
+    shard: int | None
+    error: MaitredError
+
+
+class ShardCounts(Struct, eq=False):
+    """The counters of one shard of a node."""
+
+    requests: int = 0
+    misroutes: int = 0
+    violations: int = 0
+    fallbacks: int = 0
+    retries: int = 0
+    connected: int = 0
+    """Connections that ever covered the shard."""
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """Numbers of one shard, of one node, or of everything."""
+    """Counts of one shard, of one node, or of the client."""
 
     connections: int = 0
     in_flight: int = 0
-    """Sent and not answered yet, given-up ones too."""
+    """Requests without an answer yet, including abandoned ones."""
     requests: int = 0
-    """Sent, each time it was."""
+    """Requests that were sent; a retry counts again."""
     misroutes: int = 0
-    """Answers that said the key lives elsewhere. After each, the client knows better."""
+    """Answers that named another shard as the owner. The client remembers each correction."""
     fallbacks: int = 0
-    """Requests for this shard that went over another one's connection, which passes them on."""
+    """Requests for this shard that were sent on the connection of another shard, which forwards."""
     retries: int = 0
     violations: int = 0
-    """Connections given up because what came from the node made no sense."""
+    """Answers of the node that violate the protocol."""
     reconnects: int = 0
-    """Connections that replaced one that was lost."""
+    """Connections that replaced a lost one."""
 
 
 class ShardStatistics(Totals, frozen=True, kw_only=True):
-    """One shard."""
+    """The counts of one shard."""
 
     shard: int
 
 
 class NodeStatistics(Totals, frozen=True, kw_only=True):
-    """One node."""
+    """The counts of one node."""
 
     address: str
     shards: tuple[ShardStatistics, ...] = ()
 
 
 class Statistics(Totals, frozen=True, kw_only=True):
-    """Everything, at one moment."""
+    """The counts of a client at one moment."""
 
     waiting: int = 0
     """Requests that wait for a connection or for their turn."""
@@ -73,6 +98,6 @@ class Statistics(Totals, frozen=True, kw_only=True):
 
 
 def summed(parts: Iterable[Totals]) -> dict[str, int]:
-    """The sums of every number, by name."""
+    """Return the sum of every count, by name."""
     listed = list(parts)
     return {name: sum(getattr(part, name) for part in listed) for name in Totals.__struct_fields__}

@@ -23,7 +23,6 @@ from maitred.client.router import closed
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
-    from types import TracebackType
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -95,12 +94,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     request = _waits(AsyncClient.request)

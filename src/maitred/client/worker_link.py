@@ -38,7 +38,6 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.messages import UNREADABLE
 from maitred.protocol.query_link import (
-    CHALLENGE_BYTES,
     CREDIT,
     HELLO_BYTES,
     QUERY_LINK_VERSION,
@@ -56,11 +55,21 @@ from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from typing import Protocol
 
     from maitred.dispatch.effects import AnswerReceiver
+    from maitred.protocol.queries import Allocation
     from maitred.protocol.query_link import Load
     from maitred.settings import Querying
+
+    class LinkOwner(Protocol):
+        """Hears from the links to workers."""
+
+        def link_ended(self, link: WorkerLink, now: float, *, hung: bool) -> None: ...
+        def link_refused(self, allocation: Allocation, problem: MaitredError) -> None: ...
+        def load_reported(self, session: bytes, load: Load, now: float) -> None: ...
+        def stray_answer(self, link: WorkerLink) -> None: ...
+
 
 QUERY_END: Final = Opcode.RUN + ANSWER
 ROWS: Final = Opcode.ROWS + ANSWER
@@ -110,9 +119,7 @@ class WorkerLink(Link):
         "_look_at",
         "_name",
         "_next",
-        "_on_end",
-        "_on_load",
-        "_on_stray",
+        "_owner",
         "_pinged_at",
         "_proved",
         "_settings",
@@ -132,13 +139,12 @@ class WorkerLink(Link):
         self,
         loop: asyncio.AbstractEventLoop,
         session: bytes,
+        owner: LinkOwner,
+        *,
         settings: Querying,
         frame_bytes: int,
         name: str,
-        on_end: Callable[[WorkerLink, float, bool], None],
-        on_stray: Callable[[WorkerLink], None],
-        on_load: Callable[[bytes, Load, float], None],
-        secret: Callable[[int], bytes],
+        challenge: bytes,
         fingerprint: bytes = b"",
     ) -> None:
         """With a fingerprint, the connection is by TLS, and the worker's certificate has it."""
@@ -156,10 +162,8 @@ class WorkerLink(Link):
         self._settings = settings
         self._together = settings.together
         self._name = name
-        self._on_end = on_end
-        self._on_stray = on_stray
-        self._on_load = on_load
-        self._challenge = secret(CHALLENGE_BYTES)
+        self._owner = owner
+        self._challenge = challenge
         self._fingerprint = fingerprint
         self._proved = False
         """Whether the other end is the worker that is meant."""
@@ -281,7 +285,7 @@ class WorkerLink(Link):
                 return
             self.strays += 1
             if self.strays == 1:
-                self._on_stray(self)
+                self._owner.stray_answer(self)
         if not streams:
             self.used_at = now
 
@@ -292,7 +296,7 @@ class WorkerLink(Link):
         except UNREADABLE as problem:
             self.fail(ProtocolViolation(f"The worker's report cannot be read: {problem}."))
             return False
-        self._on_load(self.session, load, now)
+        self._owner.load_reported(self.session, load, now)
         return not self.closing
 
     def _greet(self, frame: Frame) -> None:
@@ -402,7 +406,7 @@ class WorkerLink(Link):
             self.greeted.exception()  # so that nobody has to ask for it
         now = self.loop.time()
         receivers = list(self.streams.values())
-        self._on_end(self, now, hung)
+        self._owner.link_ended(self, now, hung=hung)
         self.streams.clear()
         for receiver in receivers:
             receiver.lost(why, now, hung=hung)

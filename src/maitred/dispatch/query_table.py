@@ -58,6 +58,12 @@ class QueryEntry(Struct, gc=False):
     relayed: bool = False
 
 
+_SHOWN: Final = tuple(
+    name for name in QueryRow.__struct_fields__ if name in QueryEntry.__struct_fields__
+)
+"""The columns that a row shows as they are."""
+
+
 class QueryTable:
     """Numbers the queries of a gateway from 1 on, and keeps their rows."""
 
@@ -175,27 +181,8 @@ class QueryTable:
 
     def row(self, entry: QueryEntry) -> QueryRow:
         """Return the row as operators see it."""
-        return QueryRow(
-            gateway=self.gateway,
-            sequence=entry.sequence,
-            user=entry.user,
-            connection=entry.connection,
-            namespace=entry.namespace,
-            queue=entry.queue,
-            query=self._text(entry),
-            priority=entry.priority,
-            status=entry.status,
-            received_at=entry.received_at,
-            sent_at=entry.sent_at,
-            returned_at=entry.returned_at,
-            worker=entry.worker,
-            error=entry.error,
-            bytes_in=entry.bytes_in,
-            bytes_out=entry.bytes_out,
-            attempts=entry.attempts,
-            relayed=entry.relayed,
-            changed_at=entry.changed_at,
-        )
+        shown = {name: getattr(entry, name) for name in _SHOWN}
+        return QueryRow(gateway=self.gateway, query=self._text(entry), **shown)
 
     def _text(self, entry: QueryEntry) -> str:
         if self._mask:
