@@ -179,7 +179,7 @@ def test_answers_that_nobody_asked_for(run: Run) -> None:
             scene.worker.serve = twice
             for _ in range(3):
                 assert await scene.client.query("q") == "first"
-            assert scene.log.lines == ["a worker answered what nobody asked"], "once"
+            assert scene.log.lines == ["a worker answered a query that it was not sent"], "once"
             assert len(scene.worker.links) == 1, "nothing else is disturbed"
 
     run(main())

@@ -1,1 +1,1 @@
-"""Who asks: connections to every shard of every node, and requests that go straight to theirs."""
+"""Clients: connections to every shard of every node, direct requests, and the query gateway."""

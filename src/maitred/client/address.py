@@ -1,12 +1,12 @@
-"""Where to connect to, as one line of text.
+"""Addresses of nodes, as one line of text.
 
     maitred://[user:secret@]host[:port][,host2[:port2]...][?option=value&...]
 
 `maitreds://` is the same over TLS, with the files `ca`, `cert` and `key` as options. The option
-`token_file` names a file with an API token or a JWT, in the place of a user and a secret; the token
-itself may stand there as the secret of the user `token`. Every field of `settings.Client` is an
-option, too. Anything can be percent-encoded; an IPv6 address stands in
-brackets. A secret shows up nowhere but in the handshake: not in an error, not in a `repr`.
+`token_file` names a file with an API token or a JWT, in place of a user and a secret; the token
+itself may be given as the secret of the user `token`. Every field of `settings.ClientSettings` is
+an option, too. Anything can be percent-encoded; an IPv6 address stands in brackets. A secret is
+shown in the handshake only: not in an error, not in a `repr`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _SHOWN_LETTERS: Final = 60
 
 
 class HostPort(NamedTuple):
-    """One node's address."""
+    """The address of one node."""
 
     host: str
     port: int
 
     @property
     def name(self) -> str:
-        """What the ring calls it."""
+        """The node's name in the hash ring."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class TlsFiles(NamedTuple):
-    """PEM files; without authorities the system's own count."""
+    """PEM files; without `authorities`, the system's authorities are trusted."""
 
     authorities: str | None = None
     certificate: str | None = None
@@ -61,13 +61,13 @@ class Address(NamedTuple):
     nodes: tuple[HostPort, ...]
     credentials: Credentials | TokenFile | None
     tls: TlsFiles | None
-    """None: no TLS."""
+    """None without TLS."""
     settings: dict[str, object]
-    """Those that the address names; checked."""
+    """The settings that the address names, checked."""
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether the address leaves open who the client is."""
+        """Whether the address has no credentials."""
         return self.credentials is None
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """The address, or `InvalidAddress` (for an unknown option, `UnknownSetting`)."""
+    """Parse an address; raise `InvalidAddress`, or `UnknownSetting` for an unknown option."""
     if not isinstance(text, str):
         raise InvalidAddress(f"An address is text, not {type(text).__name__}.", remedy=_remedy())
     scheme, separator, rest = text.strip().partition("://")
@@ -114,17 +114,17 @@ def parse_address(text: str) -> Address:
 
 
 def with_token(address: Address, shown: Credentials | TokenFile) -> Address:
-    """The same address, for a client that shows a token."""
+    """Return the address with a token as its credentials."""
     if address.credentials is not None:
         raise InvalidAddress(
-            "The address says who the client is, and a token says it as well.",
+            "The address has credentials, and a token is given as well.",
             remedy="Keep one of them.",
         )
     return address._replace(credentials=shown)
 
 
 def settings_of(address: Address, given: Mapping[str, object]) -> ClientSettings:
-    """The settings by name, over those of the address, over the defaults."""
+    """Return the defaults, overridden by the address, overridden by `given`."""
     known = fields_of(ClientSettings)
     fitted = dict(address.settings)
     for name, value in given.items():

@@ -104,7 +104,7 @@ class AsyncClient:
         self.encrypted = tls is not None
         """Whether its connections to nodes are by TLS."""
         self.user = address.credentials.user if address.credentials is not None else ""
-        """Who this is to the node, as far as the address says."""
+        """The user of the address; empty if it names none."""
 
     def __repr__(self) -> str:
         if self._router.closed:
@@ -120,8 +120,8 @@ class AsyncClient:
     # Begin and end
 
     async def open(self) -> Self:
-        """Connect; done as soon as one node has answered. Raises why none did, after
-        `connect_seconds`, or after `SILENT_SECONDS` if the network says nothing at all."""
+        """Connect; returns as soon as one node has answered. Raises why none did, after
+        `connect_seconds`, or after `SILENT_SECONDS` if the network does not answer at all."""
         for pool in self._router.pools.values():
             pool.start()
         silence = SilenceTimer(self._loop, SILENT_SECONDS, self._network_is_silent)
@@ -156,7 +156,7 @@ class AsyncClient:
             await self._news()
 
     async def close(self) -> None:
-        """Take nothing new, wait for what is under way (`close_seconds` at most), disconnect."""
+        """Accept no more requests, wait up to `close_seconds` for those under way, disconnect."""
         if self._querying is None:
             self._router.closed = True
         if self._closing is None:
@@ -199,7 +199,7 @@ class AsyncClient:
         return [one for pool in self._router.pools.values() for one in pool.connections()]
 
     def _tell_news(self) -> None:
-        """Something changed that somebody may wait for."""
+        """Wake the tasks that wait for a change of connections."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -329,9 +329,8 @@ class AsyncClient:
     ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
-        It is sent once: whoever waits for long decides himself when to ask again. Raises if it
-        cannot be sent at all; everything later comes when its answer is awaited. One that is
-        `patient` waits for a node that is away.
+        It is sent once: the caller decides when to ask again. Raises if the request cannot be sent
+        at all; later errors come with its answer. A `patient` one waits for a node that is away.
         """
         now = self._loop.time()
         deadline = now + checked_timeout(timeout)
@@ -372,8 +371,8 @@ class AsyncClient:
             return problem
 
     def _explained(self, call: Call, problem: MaitredError) -> MaitredError:
-        """The error as the caller should hear it: a shard that the others of its node cannot reach,
-        and that we could not reach for a while, is away rather than being restarted."""
+        """Return the error for the caller: a shard that neither the other shards of its node nor
+        the client have reached for a while is away, and not being restarted."""
         pool, now = call.pool, self._loop.time()
         if (
             pool is not None
@@ -386,13 +385,13 @@ class AsyncClient:
         return problem
 
     def why_away(self, queue: QueueId) -> NodeUnreachable | None:
-        """Why nothing can be asked of the queue's root now, if there is no connection to it."""
+        """Return why the queue's root cannot be asked now; None if it can."""
         pool, shard, _ = self._router.route((*queue, 0))
         return pool.unreachable(shard, self._loop.time()) if pool.lacks(shard) else None
 
     async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
-        """Wait a little; raises the problem if it is none that another try could help."""
-        # What was not done may be done now. What may have been done, only if twice does no harm.
+        """Wait before the next try; raise the problem if another try does not help."""
+        # A request that may have been done is tried again only if doing it twice does no harm.
         in_doubt = problem.outcome is UNKNOWN and not call.message.repeatable
         if problem.retry is not SOON or in_doubt:
             raise problem
@@ -422,7 +421,7 @@ class AsyncClient:
         hold: float = 0,
         timeout: float | None = None,
     ) -> Coroutine[Any, Any, Echoed]:
-        """Have the shard that owns the partition say this back, after holding it for a while."""
+        """Have the shard that owns the partition return the payload, after `hold` seconds."""
         milliseconds = _milliseconds(hold) if hold else 0
         message = Echo(namespace, queue, queue_type, partition, 0, payload, milliseconds)
         return cast("Coroutine[Any, Any, Echoed]", self.request(message, timeout))
@@ -430,7 +429,7 @@ class AsyncClient:
     def status(
         self, shard: int, node: str | None = None, timeout: float | None = None
     ) -> Coroutine[Any, Any, ShardStatus]:
-        """How a shard is; with several nodes, `node` says whose, by address or identity."""
+        """Return the status of a shard; with several nodes, `node` is an address or identity."""
         message = Status(shard, 0)
         return cast("Coroutine[Any, Any, ShardStatus]", self.request(message, timeout, node=node))
 
@@ -438,7 +437,7 @@ class AsyncClient:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardStatus | Unreachable]:
-        """How every shard of every node is; what cannot be told says why."""
+        """Return the status of every shard of every node, or why it is unknown."""
         found: list[ShardStatus | Unreachable] = []
         asked = []
         for pool in self._router.pools.values():
@@ -556,27 +555,27 @@ class AsyncClient:
     # What is known
 
     def place(self, partition: tuple[str, str, int, int]) -> tuple[str, int, float]:
-        """The node and the shard that a partition's requests go to, and until which time of the
-        wall clock that holds; shard -1 as long as nobody knows."""
+        """Return the node and the shard that own a partition, and until which time of the wall
+        clock; the shard is -1 until the node has answered."""
         route = self._router.route(partition)
         return route.pool.name, route.shard, route.until
 
     def wall_clock(self) -> float:
-        """The time that `place` goes by."""
+        """Return the time by which `place` computes."""
         return self._surroundings.wall_clock()
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """What was learned of each node, in the order of the address."""
+        """Return what the client knows of each node, in the order of the address."""
         return tuple(pool.view() for pool in self._router.pools.values())
 
     def statistics(self) -> Statistics:
-        """What was counted until now."""
+        """Return the counts of requests and connections until now."""
         nodes = tuple(pool.statistics() for pool in self._router.pools.values())
         return Statistics(waiting=len(self._room), nodes=nodes, **summed(nodes))
 
 
 def _in_doubt(doubt: MaitredError, problem: MaitredError) -> MaitredError:
-    """An earlier try may have done it, whatever became of the later ones."""
+    """Return the error of a request that an earlier try may have done."""
     sentence = f"{doubt.sentence} Asking again came to nothing: {problem.sentence}"
     kind = DeadlineExceeded if isinstance(problem, DeadlineExceeded) else ConnectionLost
     return kind(sentence, remedy=problem.remedy)

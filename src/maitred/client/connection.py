@@ -1,10 +1,10 @@
-"""One connection to one shard: its handshake, its requests, and the question whether it lives.
+"""One connection to one shard: its handshake, its requests, and its liveness probes.
 
-Requests beyond what may be under way wait in a line, first come first served, and are sent as
-answers make room. A connection that has been silent for a while is asked with OPTIONS, as CQL's
-drivers do; one that does not answer that is given up. It is asked sooner if it owes an answer and
-nothing has arrived since the request was sent, and at once if that request expired: then the line
-is dead, or the node hangs. A request that waits at the node for long causes one such question.
+Requests beyond the limit in flight wait in a line, first come first served, and are sent as answers
+make room. A connection that has been silent for a while is probed with OPTIONS, as CQL's drivers
+do; if the probe is not answered, the connection is closed. It is probed sooner if nothing has
+arrived since a request was sent, and at once if that request expired: the network is broken, or the
+node hangs. A long poll causes one such probe.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ if TYPE_CHECKING:
     from maitred.settings import ClientSettings
 
 IDLE_SHARE: Final = 1 / 3
-"""Of the time after which a node closes an idle connection: two questions may get lost."""
-
+"""Share of the node's idle timeout between two probes: two of them may get lost."""
 
 _LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
 
 FAREWELL_SECONDS: Final = 2.0
-"""How long a node may take to close its end after we closed ours."""
+"""Seconds in which the node has to close its end after the client closed its own."""
 
 
 class Connection(Caller):
-    """Made by `connect`, which also shakes hands."""
+    """A connection of a client, made by `connect`, which also does the handshake."""
 
     __slots__ = (
         "_heartbeat",
@@ -81,7 +80,7 @@ class Connection(Caller):
     description: Description
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
-        # One stream more than calls may use: the question whether it lives must get through.
+        # One stream more than calls may use, for the probe.
         frame_bytes = min(HANDSHAKE_FRAME_BYTES, settings.frame_bytes)
         super().__init__(loop, frame_bytes, settings.in_flight + 1)
         self._settings = settings
@@ -89,11 +88,11 @@ class Connection(Caller):
         self._heartbeat_seconds = settings.heartbeat_seconds
         self._probing = False
         self.credentials_ignored = False
-        """Whether the node let us in without asking for the credentials that we have."""
+        """Whether the node has no users, and did not ask for the client's credentials."""
         self.asked_at = -inf
         """When the last call was sent."""
         self.hung = False
-        """Whether it was given up because it did not answer the question whether it lives."""
+        """Whether it was closed because the node did not answer a probe."""
         self.calls_max = settings.in_flight
         self.payload_bytes = 0
         self.line: OrderedDict[Call, None] = OrderedDict()
@@ -104,9 +103,9 @@ class Connection(Caller):
         self.counts = ShardCounts()
         self.draining = False
         self.heard = False
-        """Whether the node said anything in the handshake."""
+        """Whether the node sent anything in the handshake."""
         self.retired = False
-        """Gets no new calls, and closes when the last one is answered."""
+        """Whether it gets no new calls, and closes when the last one is answered."""
         self.last_words: MaitredError | None = None
 
     def __repr__(self) -> str:
@@ -119,7 +118,7 @@ class Connection(Caller):
     async def shake_hands(
         self, credentials: Credentials | TokenFile | None, versions: Sequence[int] = VERSIONS
     ) -> None:
-        """From OPTIONS to the answer to REGISTER; raises typed errors."""
+        """Do the handshake, from OPTIONS to the answer to REGISTER; raises typed errors."""
         supported = await self._exchange(Opcode.OPTIONS, b"", Opcode.SUPPORTED)
         description = _described(supported.body)
         version = agree(versions, description.versions)
@@ -179,16 +178,16 @@ class Connection(Caller):
     # Calls
 
     def submit(self, call: Call, now: float, room: WaitingRoom) -> None:
-        """Send it, or let it wait for its turn."""
+        """Send the call, or queue it."""
         if self.line or len(self.pending) >= self.calls_max:
             call.wait_in(self.line, room)
         else:
             self.send_call(call, now)
 
     def send_call(self, call: Call, now: float) -> None:
-        """Send it, with what is left of its time; raises if it can never be sent."""
+        """Send the call with its remaining time; raises if it can never be sent."""
         message = call.message
-        # At least one, since zero is over before it begins; a call in its grace has less than none.
+        # At least 1 ms: a call in its grace has a negative remaining time.
         left = max(1, int((call.deadline - now) * 1000))
         message.timeout_milliseconds = min(_LONGEST, left)
         try:
@@ -205,12 +204,12 @@ class Connection(Caller):
             call.pool.counts(call.shard).fallbacks += 1
 
     def take_back(self, call: Call) -> None:
-        """Tell the node to hurry; the answer, whichever it is, still goes to the call."""
+        """Tell the node to answer now; the answer still goes to the call."""
         if self.pending.get(call.stream) is call and not self.closing:
             self.send(0, call.stream, Opcode.CANCEL, b"")
 
     def _check_size(self, message: object, body: bytes) -> None:
-        """A body beyond the limit for payloads: is it the payload, or all that is around it?"""
+        """Raise `PayloadTooLarge` if the payload, or the whole body, is beyond its limit."""
         payload = getattr(message, "payload", b"")
         limit = self.payload_bytes
         if len(payload) <= limit:
@@ -242,13 +241,13 @@ class Connection(Caller):
                 call.fail(problem)
 
     def retire(self) -> None:
-        """No new calls; close when the last is answered."""
+        """Accept no more calls, and close when the last one is answered."""
         self.retired = True
         if not self.pending:
             self.finish()
 
     def finish(self) -> None:
-        """Say that nothing follows; the node closes, or after a while we do."""
+        """Send an end of file; abort if the node does not close its end, too."""
         if self.closing:
             return
         super().finish()
@@ -256,7 +255,7 @@ class Connection(Caller):
             self._heartbeat.cancel()
         self._heartbeat = self.loop.call_later(FAREWELL_SECONDS, self.abort)
 
-    # What the node says by itself
+    # Events from the node
 
     def pushed(self, frame: Frame) -> None:
         if frame.opcode == Opcode.ERROR:
@@ -274,7 +273,7 @@ class Connection(Caller):
                     self.pool.draining(self)
 
     def _without_last_words(self, frames: list[Frame]) -> list[Frame]:
-        """In a handshake a node may refuse us before it is asked anything, on any stream."""
+        """Take out errors without a request: a node may refuse a client before its handshake."""
         expected = []
         for frame in frames:
             if frame.opcode == Opcode.ERROR and frame.stream not in self.pending:
@@ -292,13 +291,13 @@ class Connection(Caller):
             self.pool.ended(self, problem)
 
     def why_lost(self, problem: Exception | None) -> str:
-        """The reason for the end, for the end of a sentence."""
+        """Return the reason for the end, without a full stop."""
         reason = self.last_words or problem
         if reason is None:
             return "the node closed the connection"
         return spelled(reason)
 
-    # Does it live?
+    # Liveness
 
     def _look_at_silence(self) -> None:
         self._heartbeat = None
@@ -313,20 +312,20 @@ class Connection(Caller):
             self._heartbeat = self.loop.call_at(min(due, now + silence), self._look_at_silence)
 
     def probe(self) -> None:
-        """Ask; `_Question` gives the connection up if there is no answer."""
+        """Send OPTIONS; without an answer in time, `_Probe` closes the connection."""
         if self._probing or self.closing:
             return
         self._probing = True
         deadline = self.loop.time() + self._settings.heartbeat_timeout_seconds
-        self.ask(Opcode.OPTIONS, b"", _Question(self), deadline)
+        self.ask(Opcode.OPTIONS, b"", _Probe(self), deadline)
 
     def probed(self) -> None:
-        """It answered."""
+        """Note that a probe was answered."""
         self._probing = False
 
 
 class _Reply:
-    """Waits for one answer of the handshake."""
+    """Receives one answer of the handshake."""
 
     __slots__ = ("future",)
 
@@ -338,7 +337,7 @@ class _Reply:
             self.future.set_result(frame)
 
     def expired(self) -> None:
-        """Has no deadline of its own."""
+        """Never called: it has no deadline of its own."""
 
     def lost(self, problem: Exception | None) -> None:
         if not self.future.done():
@@ -346,8 +345,8 @@ class _Reply:
             self.future.set_exception(reason)
 
 
-class _Question:
-    """Whether the connection lives. Any answer will do, even a refusal."""
+class _Probe:
+    """Receives the answer to a probe; any answer will do, even an error."""
 
     __slots__ = ("_connection",)
 
@@ -362,18 +361,18 @@ class _Question:
         self._connection.fail(ConnectionLost("it has been silent for too long"))
 
     def lost(self, problem: Exception | None) -> None:
-        """Then the question is answered as well."""
+        """Do nothing: the connection has ended."""
 
 
 @lru_cache(maxsize=64)
 def _described(body: bytes) -> Description:
-    """Read the body of SUPPORTED. A shard sends the same one to each of its connections, and
-    reading it is half of what a handshake costs a client."""
+    """Decode the body of SUPPORTED. A shard sends the same one to each connection, and decoding it
+    is half of what a handshake costs a client."""
     return Description.from_supported(cql.decode_supported(body))
 
 
 def spelled(problem: BaseException) -> str:
-    """An error for the end of a sentence, without its full stop."""
+    """Return the text of an error without a full stop, to be used inside a sentence."""
     if isinstance(problem, MaitredError):
         return problem.sentence.rstrip(".")
     if isinstance(problem, ssl.SSLCertVerificationError):
@@ -381,7 +380,7 @@ def spelled(problem: BaseException) -> str:
     if isinstance(problem, ssl.SSLError):
         return f"TLS failed: {(problem.reason or str(problem)).replace('_', ' ').lower()}"
     if isinstance(problem, OSError) and problem.errno:
-        # asyncio's own texts name addresses and call numbers; the system's words are enough.
+        # The system's text is enough; asyncio's has addresses and numbers of calls.
         words = os.strerror(problem.errno) if problem.errno > 0 else problem.strerror
         return (words or str(problem)).lower()
     return str(problem).rstrip(".") or type(problem).__name__

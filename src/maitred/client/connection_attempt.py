@@ -1,4 +1,4 @@
-"""One attempt at a connection: the network, the handshake, and in words why it failed."""
+"""One attempt at a connection: dialling, the handshake, and the reason for a failure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class ConnectionTerms(NamedTuple):
-    """What all connections of a client have in common."""
+    """Settings that all connections of a client have in common."""
 
     settings: ClientSettings
     credentials: Credentials | TokenFile | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
-    """Makes the context for a new connection; None: no TLS."""
+    """Makes the context for a new connection; None without TLS."""
     versions: Sequence[int] = VERSIONS
 
 
 class Refused(Exception):
-    """An attempt at a connection that failed, and whether anybody answered."""
+    """A failed attempt at a connection, and whether the other end answered."""
 
     def __init__(self, problem: MaitredError, *, reached: bool) -> None:
         super().__init__(problem)
@@ -40,7 +40,7 @@ class Refused(Exception):
 async def connect(
     node: HostPort, terms: ConnectionTerms, reached: Callable[[], None]
 ) -> Connection:
-    """A connection with its handshake behind it; raises `Refused`.
+    """Return a connection after its handshake; raise `Refused` if there is none.
 
     `reached` is called when the network has connected the two, and TLS and handshake begin.
     """
@@ -53,7 +53,7 @@ async def connect(
 
     try:
         async with asyncio.timeout(terms.settings.connect_seconds):
-            # Simulated loops know no TLS, not even its absence.
+            # Simulated loops accept no arguments for TLS.
             options: dict[str, Any] = {}
             if terms.tls is not None:
                 options = {"ssl": terms.tls(), "server_hostname": node.host}

@@ -1,20 +1,20 @@
-"""Which connections one node needs: one to every shard, and never a storm. Pure decisions.
+"""Decides which connections to a node to open: one to every shard, and never a storm. Pure.
 
-The shards of a node share a port, where the kernel puts a connection at random, and each has a port
-of its own. A shard's own port is the sure way to it. What cannot be reached that way (a firewall, a
-translated address) is found on the shared port: connections are opened there until every shard has
-one, and those that came out double are held meanwhile, so that the kernel does not put the next one
-there again.
+The shards of a node share a port, where the kernel assigns a connection at random, and each shard
+has a port of its own, which is the sure way to it. A shard that cannot be reached that way (a
+firewall, a translated address) is found on the shared port: the client opens connections there
+until every shard has one. It holds those that lead to the same shard meanwhile, so that the kernel
+does not assign the next one there again.
 
-- While there is no connection at all, only the shared port is tried, one attempt at a time: nobody
-  knows what is there now. An attempt that hangs gets company after `hedge_seconds`: the shard it
-  was given to may be stuck, and the next one alive. What the node says then is believed; if it
-  came back as another one, or with other shards or ports, everything known before is forgotten.
-- A port of its own that cannot be reached while the node lives is blocked for a while. One that has
-  worked before gets a few more tries: behind it a shard is being restarted, not a firewall built.
+- Without any connection, only the shared port is tried, one attempt at a time: the node may have
+  changed. An attempt that hangs is joined by another one after `hedge_seconds`: its shard may be
+  stuck, and the next one alive. If the node came back as another one, or with other shards or
+  ports, everything known before is forgotten.
+- A shard's own port that cannot be reached while the node lives is blocked for a while. A port that
+  has worked before gets a few more tries: its shard is probably being restarted.
 - A port that leads to another shard than it should is blocked, too: something translates it.
 
-What always holds, whatever happens: the next try of a port comes, after the *n*-th in a row, at
+What always holds: the next try of a port comes, after the *n*-th in a row, at
 least half of `min(longest, first * 2**(n - 1))` later, and only a port that was left alone for
 twice `longest` starts from the beginning. So in any T seconds a port is tried at most
 `(B + 1) * (1 + T / (2 * longest)) + 2 * T / longest` times, where `B = log2(longest / first) + 2`;
@@ -39,20 +39,20 @@ backoff some two seconds, in which a node has started a dead shard again."""
 
 
 class Dial(NamedTuple):
-    """Connect to the port of this shard's own; without a shard, to the port they share."""
+    """Connect to this shard's own port; without a shard, to the shared port."""
 
     shard: int | None = None
     port: int | None = None
 
 
 class CloseExcess(NamedTuple):
-    """This connection is not needed (any more); let it finish what it has."""
+    """Retire this connection, which is not needed: it finishes the requests that it has."""
 
     connection: int
 
 
 class WaitUntil(NamedTuple):
-    """Call `tick` at this moment; it replaces every earlier one."""
+    """Call `tick` at this moment; replaces every earlier `WaitUntil`."""
 
     moment: float
 
@@ -61,7 +61,7 @@ Decision = Dial | CloseExcess | WaitUntil
 
 
 class Described(NamedTuple):
-    """What must stay the same for coverage to mean anything."""
+    """The identity of a node; if it changes, coverage starts anew."""
 
     node: str
     shards: int
@@ -69,7 +69,7 @@ class Described(NamedTuple):
 
 
 class _Way:
-    """One port, and how often it was tried lately."""
+    """One port, and its recent tries."""
 
     __slots__ = ("active_at", "dialing", "not_before", "tries")
 
@@ -81,16 +81,16 @@ class _Way:
 
 
 class Coverage:
-    """One node's connections. Every method takes an event and returns what to do about it."""
+    """The connections to one node. Every method takes an event and returns decisions."""
 
     def __init__(self, settings: ClientSettings, random: Random) -> None:
         self._settings = settings
         self._random = random
         self.described: Described | None = None
         self.covering: dict[int, int] = {}
-        """The connection of each shard that has one."""
+        """The connection of each shard, by shard."""
         self._excess: dict[int, int] = {}
-        """Connections held only while the round lasts, and their shards."""
+        """Second connections of shards, which are held while the round lasts."""
         self._own: dict[int, _Way] = {}
         self._proven: set[int] = set()
         self._blocked_until: dict[int, float] = {}
@@ -109,13 +109,13 @@ class Coverage:
     # Events
 
     def tick(self, now: float) -> list[Decision]:
-        """The moment of a `WaitUntil`, or the very beginning."""
+        """Decide at the moment of a `WaitUntil`, or at the beginning."""
         return self._plan(now)
 
     def opened(
         self, connection: int, dial: Dial, described: Described, shard: int, now: float
     ) -> list[Decision]:
-        """A dial led to this shard of this node."""
+        """Decide after a dial that led to this shard of this node."""
         way = self._done(dial, now)
         decisions: list[Decision] = []
         if described != self.described:
@@ -135,18 +135,18 @@ class Coverage:
         else:
             decisions.append(CloseExcess(connection))
         if way is self._shared and not self._in_round:
-            # It was dialled before the node changed; the rest goes on as after any other try.
+            # It was dialled before the node changed.
             self._put_off(way, now)
         return decisions + self._plan(now)
 
     def failed(self, dial: Dial, *, reached: bool, now: float) -> list[Decision]:
-        """A dial led nowhere. `reached`: somebody answered, if only to refuse."""
+        """Decide after a dial that failed; `reached` tells whether the other end answered."""
         way = self._done(dial, now)
         if dial.shard is None:
             self._round_failed = True
             return self._plan(now)
         self._put_off(way, now)
-        # While nobody answers at all, the node is down, and that says nothing about its ports.
+        # Without any connection the node may be down, which says nothing about its ports.
         if not reached and self.covering:
             is_proven = dial.shard in self._proven
             if not is_proven or way.tries >= PROVEN_PORT_TRIES:
@@ -154,7 +154,7 @@ class Coverage:
         return self._plan(now)
 
     def closed(self, connection: int, now: float) -> list[Decision]:
-        """A connection ended, or takes no new requests."""
+        """Decide after a connection ended, or accepts no more requests."""
         self._excess.pop(connection, None)
         for shard, covering in self.covering.items():
             if covering == connection:
@@ -163,7 +163,7 @@ class Coverage:
                 break
         return self._plan(now)
 
-    # What follows from them
+    # What follows
 
     def _replace(self, shard: int, now: float) -> None:
         for connection, its_shard in self._excess.items():
@@ -171,13 +171,13 @@ class Coverage:
                 self.covering[shard] = connection
                 del self._excess[connection]
                 return
-        # Not at once: all clients of a node lose their connections at the same moment.
+        # After a random pause: all clients of a node lose their connections at the same moment.
         soon = now + self._settings.backoff_first_seconds * self._random.random()
         for way in (self._own_way(shard), self._shared):
             way.not_before = max(way.not_before, soon)
 
     def _rebuild(self, described: Described) -> list[Decision]:
-        """Forget what was known. How often ports were tried lately is not forgotten."""
+        """Forget what was known of the node, apart from the recent tries of its ports."""
         old = [*self.covering.values(), *self._excess]
         self.covering.clear()
         self._excess.clear()
@@ -213,7 +213,7 @@ class Coverage:
         return way
 
     def _try(self, way: _Way, now: float) -> None:
-        """Another try of it begins."""
+        """Count another try of the port."""
         if now - way.active_at >= 2 * self._settings.backoff_longest_seconds:
             way.tries = 0
         way.tries += 1
@@ -246,10 +246,10 @@ class Coverage:
         return decisions
 
     def _first_wanted(self, now: float, moments: list[float]) -> int:
-        """How many attempts at the first connection may be under way by now."""
+        """Return how many attempts at the first connection may be under way by now."""
         if not self._in_round:
             return 1
-        # A timer may ring a hair early; what is due in a microsecond is due.
+        # A timer may fire a little early; what is due in a microsecond is due.
         joined = int((now - self._round_began) / self._settings.hedge_seconds + 1e-6)
         if self._round_dials < self._round_budget and not self._round_failed:
             moments.append(self._round_began + (joined + 1) * self._settings.hedge_seconds)
@@ -261,7 +261,7 @@ class Coverage:
         return self._settings.coverage_attempts * shards
 
     def _plan_own(self, now: float, decisions: list[Decision], moments: list[float]) -> int:
-        """Dial shards on their own ports; returns how many have to be found on the shared one."""
+        """Dial shards on their own ports; return how many have to be found on the shared port."""
         elsewhere = 0
         for shard in self.missing:
             port = self._port(shard)

@@ -1,4 +1,4 @@
-"""The credentials that a client shows: a user with a secret, or a token."""
+"""The credentials of a client: a user with a secret, or a token."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ class Credentials(NamedTuple):
         return f"Credentials(user={self.user!r}, secret='***')"
 
     def shown(self) -> Credentials:
-        """What to show the node."""
+        """Return the credentials for a handshake."""
         return self
 
 
 class TokenFile(NamedTuple):
     """A file that holds an API token or a JWT.
 
-    It is read at each handshake, so that whoever writes a new token into it, because the old one
-    expires, has to tell nobody.
+    The client reads it at each handshake, so a program that replaces an expiring token needs only
+    to write the file.
     """
 
     path: str
 
     @property
     def user(self) -> str:
-        """The name with which tokens are shown."""
+        """The user name that stands for a token."""
         return TOKEN_USER
 
     def shown(self) -> Credentials:
-        """What to show the node; raises `Unauthenticated` if there is no token in the file."""
+        """Return the credentials for a handshake; raise `Unauthenticated` without a token."""
         try:
             text = Path(self.path).read_text().strip()
         except (OSError, ValueError) as problem:
             reason = getattr(problem, "strerror", None) or "it is no text"
             raise Unauthenticated(
                 f"The token file {self.path} cannot be read: {reason}.",
-                remedy="Check the path, and who may read the file.",
+                remedy="Check the path and the permissions of the file.",
             ) from None
         if not text:
             raise Unauthenticated(
@@ -56,5 +56,5 @@ class TokenFile(NamedTuple):
 
 
 def token(text: str) -> Credentials:
-    """An API token or a JWT."""
+    """Return the credentials of an API token or a JWT."""
     return Credentials(TOKEN_USER, text.strip())

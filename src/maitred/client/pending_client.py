@@ -1,4 +1,4 @@
-"""What `maitred.connect` returns: a client to be, for asyncio or for threads.
+"""The result of `maitred.connect`: a client before it connects, for asyncio or for threads.
 
     async with maitred.connect("maitred://localhost") as client: ...
     client = await maitred.connect("maitred://localhost")
@@ -7,10 +7,10 @@
     client = maitred.connect("maitred://localhost").wait()
 
 `token` is an API token or a JWT, and `token_file` a file that holds one, which is read at each
-handshake; either stands in the place of a user and a secret in the address.
+handshake; either replaces the user and the secret of the address.
 
-Which one it becomes depends on how it is used, so that there is one function to know. Nothing
-happens before that, except that the address and the settings are checked.
+Its use decides whether it becomes an `AsyncClient` or a `Client`, so that there is one function to
+know. Until then only the address and the settings are checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PendingClient:
-    """Use it in one of the four ways, once."""
+    """A client that does not connect before it is used, in one of the four ways, once."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PendingClient:
         return f"<Connecting to {self._address}>"
 
     def wait(self) -> Client:
-        """Connect, and return a client for ordinary code; close it in the end."""
+        """Connect, and return a client for code without asyncio; close it in the end."""
         return Client(self._open)
 
     async def _open(self) -> AsyncClient:
@@ -76,13 +76,13 @@ class PendingClient:
         ).open()
 
     def _context(self) -> Callable[[], ssl.SSLContext] | None:
-        """What makes a context for each connection: from the files as they are then."""
+        """Return a function that makes a TLS context for a connection from the current files."""
         files, tls = self._address.tls, self._tls
         if tls is not None:
             return tls if callable(tls) else lambda: tls
         if files is None:
             return None
-        # Late, because everybody else does without OpenSSL.
+        # Imported late, because most programs do not need OpenSSL.
         from maitred.security.tls import DiallerTls, client_context
 
         return DiallerTls(lambda: client_context(*files), files, _tell)
@@ -108,7 +108,7 @@ class PendingClient:
 
 
 def _tell(problem: MaitredError) -> None:
-    """A program's loop says it where the program wants such things to be said: in its log."""
+    """Report the problem to the exception handler of the program's loop."""
     asyncio.get_running_loop().call_exception_handler(
         {"message": f"TLS files not read again; the old state stays: {problem}"}
     )

@@ -1,10 +1,10 @@
-"""The connections to one node: what `coverage` decides, done.
+"""The connections to one node: carries out the decisions of `coverage`.
 
-A request goes over the connection of the shard that it belongs to. If that shard has none just now,
-any other connection will do: the node passes it on. If there is none at all it waits, for as long
-as the outage may be a restart; from then on requests are refused at once, until a connection is
-opened again. A shard that hangs is refused in the same way, since whoever passes a request on to it
-would wait in vain; and so is one that other shards cannot reach either.
+A request is sent on the connection of the shard that owns its partition. If that shard has none
+just now, any other connection will do: the node forwards the request. Without any connection it
+waits, for as long as the outage may be a restart; after that, requests are refused at once until a
+connection is opened again. Requests to a shard that hangs, or that the other shards cannot reach
+either, are refused in the same way: another shard would forward them in vain.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ if TYPE_CHECKING:
     from maitred.protocol.description import Description
 
 HOPELESS = (Unauthenticated, UnsupportedVersion)
-"""Refusals that trying again in the next seconds does not change. Connecting goes on, in case it
-does later; requests are told at once."""
+"""Refusals that another try in the next seconds does not change: requests get them at once. The
+client goes on trying to connect."""
 
 
 class Loss(NamedTuple):
-    """How a shard lost its connection."""
+    """The loss of a shard's connection."""
 
     heard_at: float
-    """When the shard was last heard."""
+    """When the client last received bytes from the shard."""
     hung: bool
 
 
 class Pool:
-    """One node."""
+    """The connections to one node."""
 
     def __init__(
         self,
@@ -83,33 +83,33 @@ class Pool:
         self.name = node.name
         self.room = room
         self.description: Description | None = None
-        """What the node last said of itself; its `shard` means nothing here."""
+        """The node's last description of itself; its `shard` has no meaning here."""
         self.homes: Homes | None = None
         self.by_shard: dict[int, Connection] = {}
         self.line: OrderedDict[Call, None] = OrderedDict()
         """Calls that wait for any connection."""
         self.problem: MaitredError | None = None
-        """Why the last attempt at a connection failed; None after one that did not."""
+        """Why the last attempt at a connection failed; None after a successful one."""
         self._warned = False
         self.reached = False
-        """Whether the network has ever made a connection to the node, though perhaps without
-        handshake. Always true with uvloop, which does not tell."""
+        """Whether the network has ever connected to the node, perhaps without a handshake. Always
+        true with uvloop, which does not tell."""
         self._router = router
         self._loop = loop
         self._terms = terms
         self._coverage = Coverage(terms.settings, random)
         self._counts: dict[int, ShardCounts] = {}
         self._held: dict[int, Connection] = {}
-        """All that coverage knows of, by number."""
+        """The connections that coverage knows of, by number."""
         self._retired: dict[Connection, None] = {}
-        """Those that finish what they have."""
+        """Connections that finish the requests that they have."""
         self._lost: dict[int, Loss] = {}
-        """Shards that had a connection and have none now."""
+        """The losses of shards that have no connection now."""
         self._heard_at = loop.time()
-        """When the node was last heard, while there is no connection; before the first one, when
-        the attempts at it began."""
+        """While there is no connection: when the client last received bytes from the node, or when
+        it began to connect."""
         self._patience: asyncio.TimerHandle | None = None
-        """Rings when a node that is away counts as unreachable."""
+        """Fires when a node that is away counts as unreachable."""
         self._next_number = 0
         self._dialing: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -123,7 +123,7 @@ class Pool:
     # Requests
 
     def submit(self, call: Call, now: float) -> None:
-        """Send it, or let it wait. Raises if it cannot be taken."""
+        """Send the call, or queue it; raises if neither is possible."""
         connection = self.by_shard.get(call.shard)
         if connection is None:
             if not self.by_shard and isinstance(self.problem, HOPELESS):
@@ -140,25 +140,25 @@ class Pool:
         connection.submit(call, now, self.room)
 
     def counts(self, shard: int) -> ShardCounts:
-        """Where things about that shard are counted."""
+        """Return the counters of the shard."""
         return self._counts.setdefault(shard, ShardCounts())
 
     @property
     def missing(self) -> bool:
-        """Whether there is a shard without a connection, as far as anybody knows."""
+        """Whether a shard has no connection, or the node has not told its number of shards."""
         return self.description is None or len(self.by_shard) < self.description.shards
 
     # Outages
 
     def lacks(self, shard: int) -> bool:
-        """Whether there is no way to the shard now: no connection, or the shard hangs."""
+        """Return whether no request can reach the shard now: without connection, or it hangs."""
         if not self.by_shard:
             return True
         loss = self._lost.get(shard)
         return loss is not None and loss.hung
 
     def is_away(self, shard: int, now: float) -> bool:
-        """Whether there has been no connection to the shard for longer than a restart takes."""
+        """Return whether the shard has been without connection for longer than a restart takes."""
         if shard in self.by_shard:
             return False
         heard_at = self._heard_at
@@ -170,8 +170,8 @@ class Pool:
         return now - heard_at + TIMER_SLACK_SECONDS >= self._terms.settings.away_seconds
 
     def unreachable(self, shard: int, now: float, said: str = "") -> NodeUnreachable:
-        """The error for a request that is not sent to the shard because that is away. `said` is the
-        reason that another shard of the node gave."""
+        """Return the error for a request to a shard that is away. `said` is the reason that another
+        shard of the node gave."""
         loss = self._lost.get(shard)
         if self.by_shard and loss is not None:
             away, heard_at = f"Shard {shard} of {self.name}", loss.heard_at
@@ -185,7 +185,7 @@ class Pool:
         )
 
     def _lose_patience(self) -> None:
-        """Refuse the calls that wait for a node that is not being restarted after all."""
+        """Refuse the calls that wait: the node is not being restarted after all."""
         self._patience = None
         now = self._loop.time()
         for call in [one for one in self.line if not one.patient]:
@@ -193,7 +193,7 @@ class Pool:
             call.fail(self.unreachable(call.shard, now))
 
     def _note_loss(self, connection: Connection) -> None:
-        """Remember when the shard of a connection that is gone was last heard."""
+        """Remember the loss of a shard's connection."""
         now = self._loop.time()
         heard_at = connection.arrived_at if connection.hung else now
         if connection.shard not in self.by_shard:
@@ -205,8 +205,8 @@ class Pool:
                 other.probe()
 
     def _is_back(self, *, from_outage: bool) -> None:
-        """Forget the losses that are over. A node that was away as a whole and is back has its
-        other shards again as well, or soon."""
+        """Forget losses of connected shards. If the whole node was away, its other shards will be
+        back soon as well."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -217,11 +217,11 @@ class Pool:
             self._lost = dict.fromkeys(self._lost, back)
 
     def because(self) -> str:
-        """The last reason why there is no connection, for a sentence."""
+        """Return the last reason for having no connection, in parentheses."""
         return f" ({self.problem.sentence.rstrip('.')})" if self.problem is not None else ""
 
     def _resubmit(self, line: Iterable[Call]) -> None:
-        """Whoever waits there was never sent, and may go anywhere."""
+        """Dispatch queued calls again: none of them was sent."""
         now = self._loop.time()
         for call in list(line):
             call.stop_waiting()
@@ -235,7 +235,7 @@ class Pool:
     # Connections
 
     def draining(self, connection: Connection) -> None:
-        """It takes nothing new: for the future it is as good as closed."""
+        """Retire a connection whose shard accepts no more requests, and replace it."""
         if self._held.pop(connection.number, None) is not None:
             self._retired[connection] = None
             connection.retire()
@@ -243,7 +243,7 @@ class Pool:
             self._router.news()
 
     def ended(self, connection: Connection, problem: Exception | None) -> None:
-        """It is gone."""
+        """Replace a connection that has ended."""
         self._retired.pop(connection, None)
         if self._held.pop(connection.number, None) is None:
             self._resubmit(connection.line)
@@ -271,7 +271,7 @@ class Pool:
                 problem = connection.last_words or Unavailable(
                     f"{self.name} closed the connection right after its handshake."
                 )
-                raise Refused(problem, reached=True)  # noqa: TRY301 - as if it had not let us in
+                raise Refused(problem, reached=True)  # noqa: TRY301 - like a failed handshake
         except Refused as refusal:
             problem, reached = refusal.problem, refusal.reached
         except MaitredError as nonsense:
@@ -287,7 +287,7 @@ class Pool:
             connection.abort()
         self.problem = problem
         if isinstance(problem, HOPELESS) and not self.by_shard:
-            self._resubmit(self.line)  # which tells each of them
+            self._resubmit(self.line)  # which fails each of them
         self._perform(self._coverage.failed(dial, reached=reached, now=self._loop.time()))
         self._router.news()
 
@@ -298,8 +298,8 @@ class Pool:
         if not self._warned:
             self._warned = True
             logging.getLogger("maitred.client").warning(
-                "%s has no users: it did not look at the credentials, and anybody who reaches it "
-                "may do anything",
+                "%s has no users: it ignored the credentials, and every client that reaches it may "
+                "do anything",
                 self.name,
             )
 
@@ -322,11 +322,11 @@ class Pool:
         if self._coverage.covering.get(description.shard) == connection.number:
             connection.counts.connected += 1
         self._perform(decisions)
-        if connection.draining:  # said before anybody listened
+        if connection.draining:  # since before the pool knew it
             self.draining(connection)
         if self.by_shard:
             self._resubmit(self.line)
-        # Who waits elsewhere for want of this connection need not wait there any longer.
+        # Calls for this shard that wait for another connection use this one.
         for other in self.by_shard.values():
             if other is not connection and other.line:
                 self._resubmit([call for call in other.line if call.shard == connection.shard])
@@ -381,7 +381,7 @@ class Pool:
     # The end
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """No new connections; returns what has to end before everything is quiet."""
+        """Stop connecting; returns the attempts that have to end first."""
         self._closed = True
         for timer in (self._timer, self._patience):
             if timer is not None:
@@ -391,10 +391,10 @@ class Pool:
         return list(self._dialing)
 
     def connections(self) -> list[Connection]:
-        """All that are open, also those that get no new calls."""
+        """Return all open connections, including retired ones."""
         return [*self._held.values(), *self._retired]
 
-    # What is known
+    # Introspection
 
     def view(self) -> NodeView:
         """Return what was learned of the node."""

@@ -1,10 +1,8 @@
-"""Asking queries: a gateway as a library.
+"""A gateway as a library: runs queries with links to workers, requests to nodes and timers.
 
-Every listener uses this, and so does a client that asks for itself. What is to be done about a
-query is decided in `dispatch/`; here it is done, with links to workers, requests to the node and
-the loop's timers. A query is entered into the table, waits for a slot, goes straight to the worker
-that has it, and comes to exactly one end: the result, the rows of a stream, or an error that says
-which end it was.
+Every listener uses it, and so does a client for its own queries. `dispatch/` decides what to do
+about a query; this file does it. A query is entered into the table, waits for a slot, goes straight
+to its worker, and comes to exactly one end: the result, the rows of a stream, or an error.
 """
 
 from __future__ import annotations
@@ -43,21 +41,18 @@ if TYPE_CHECKING:
 __all__ = ["AskedQuery", "QueryGateway", "Rows", "Whole"]
 
 SELECTION: Final = "weighted"
-"""How the partition is chosen that a request for slots goes to."""
+"""The selector of the partition for a slot request."""
 
 
 class GatewayLog(Protocol):
-    """Where a gateway writes its log."""
+    """The log of a gateway."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
 
 
 class QueryGateway:
-    """Asks the queries of one client; it carries out what its dispatcher decides.
-
-    Make it on the running loop.
-    """
+    """Runs the queries of one client: the shell of a `Dispatcher`. Made on the running loop."""
 
     def __init__(
         self,
@@ -76,7 +71,7 @@ class QueryGateway:
         self.settings = settings
         self.name = name
         self.session = surroundings.secret(16)
-        """This gateway, from its start to its end."""
+        """Identifies this gateway until it closes."""
         random = surroundings.random
         self.dispatcher = Dispatcher(
             settings,
@@ -107,7 +102,7 @@ class QueryGateway:
         self.load_reported = self.dispatcher.queues.reported
         self.why_away = client.why_away
         self.links_refused = 0
-        """Connections to workers that were given up because of what answered there."""
+        """Connections to workers that were refused because of what answered there."""
         self._watching = QueryTableWatch(client, self)
         self._watches = False
         self._prepare = None if hook is None else partial(self._call_hook, hook)
@@ -121,10 +116,10 @@ class QueryGateway:
     def __repr__(self) -> str:
         return f"<QueryGateway {self.table.gateway}, {self.under_way} queries under way>"
 
-    # Asking
+    # Queries
 
     def begin(self, ask: Ask) -> AskedQuery:
-        """Have the query answered; raises an error if it is refused at once."""
+        """Begin the query; raises an error if it is refused at once."""
         if self._closed:
             raise closed()
         if not self._watches:
@@ -142,12 +137,12 @@ class QueryGateway:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be asked."""
+        """Whether the gateway accepts no more queries."""
         return self._closed
 
     @property
     def under_way(self) -> int:
-        """Queries that are not over."""
+        """Return the number of queries that have not ended."""
         return self.dispatcher.under_way
 
     @property
@@ -173,7 +168,7 @@ class QueryGateway:
     # The hook
 
     def _call_hook(self, hook: Hook, query: PendingQuery, now: float) -> None:
-        """Let the hook change the query, and dispatch what it makes of it."""
+        """Let the hook change the query, and dispatch the result."""
         try:
             made = hook(query.ask)
         except MaitredError:
@@ -192,7 +187,7 @@ class QueryGateway:
                 self._hooked(query, ask, self.loop.time())
         except MaitredError as problem:
             query.happen(Accident.REFUSED, problem, self.loop.time())
-        except Exception as problem:  # noqa: BLE001 - somebody else's code
+        except Exception as problem:  # noqa: BLE001 - the hook is the user's code
             query.happen(Accident.REFUSED, self._hook_failed(problem), self.loop.time())
         except BaseException:
             query.leave(self.loop.time())
@@ -220,7 +215,7 @@ class QueryGateway:
     def ask_node(
         self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
     ) -> LongPoll:
-        """Send a request once, and tell the answer."""
+        """Send a request once; `told` gets the answer."""
         loop = self.loop
 
         def answered(outcome: AnyAnswer | MaitredError) -> None:
@@ -233,7 +228,7 @@ class QueryGateway:
     def tell_node(
         self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None
     ) -> None:
-        """Send a request, again if need be, and tell whether it arrived."""
+        """Send a request, again if need be; `told` gets whether it arrived."""
         self._spawn(self._tell_node(message, seconds, told))
 
     async def _tell_node(
@@ -249,22 +244,22 @@ class QueryGateway:
             told(arrived)
 
     def wake_at(self, moment: float, act: Act) -> asyncio.TimerHandle:
-        """Call this at that moment."""
+        """Call `act` at that moment."""
         return self.loop.call_at(moment, self._wake, moment, act)
 
     def _wake(self, moment: float, act: Act) -> None:
-        # Timers of some loops count whole milliseconds and ring up to one early.
+        # Timers of some loops count whole milliseconds and fire up to one early.
         act(max(moment, self.loop.time()))
 
     def soon(self, act: Act) -> None:
-        """Call this in the next turn of the loop."""
+        """Call `act` in the next turn of the loop."""
         self.loop.call_soon(self._act, act)
 
     def _act(self, act: Act) -> None:
         act(self.loop.time())
 
     def payload_bytes_max(self) -> int:
-        """The least of what the nodes accept as a payload; 0 while none has said."""
+        """Return the smallest payload limit of the nodes; 0 before any node has told its limit."""
         known = [node.payload_bytes for node in self.client.nodes() if node.node is not None]
         return min(known, default=0)
 
@@ -274,7 +269,7 @@ class QueryGateway:
             self._log.warning("a worker hangs", worker=worker, session=session.hex()[:8])
 
     def drained(self) -> None:
-        """The last query ended while the gateway closes."""
+        """Let `close` continue: the last query has ended."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -300,11 +295,13 @@ class QueryGateway:
     def stray_answer(self, link: WorkerLink) -> None:
         """Log the first answer of a worker to a query that it was not sent."""
         if self._log is not None:
-            self._log.warning("a worker answered what nobody asked", session=link.session.hex()[:8])
+            self._log.warning(
+                "a worker answered a query that it was not sent", session=link.session.hex()[:8]
+            )
 
 
 class _Surplus:
-    """A slot that no query needs: given back at once if the worker can be told."""
+    """Gives a slot that no query needs back to its worker."""
 
     __slots__ = ("_token",)
 
@@ -315,7 +312,7 @@ class _Surplus:
         link.release(self._token)
 
     def unreachable(self, now: float) -> None:
-        """Then it is free again when the reservation is over."""
+        """Let the reservation expire."""
 
     def gone(self, why: str, now: float) -> None:
-        """Then there is no slot."""
+        """Do nothing: there is no such slot any more."""

@@ -1,7 +1,8 @@
-"""People ask a node for the query tables of all gateways; so each gateway waits there for orders.
+"""A gateway's long poll (WATCH) for the orders of operators: to list or cancel its queries.
 
-One request is held at shard 0 of each node. What it brings is done at once, and told in a request
-of its own, while the next one is already waiting.
+Operators ask a node for the query tables of all gateways, so each gateway keeps a long poll at
+shard 0 of each node. The gateway carries the orders of an answer out at once, and reports to the
+node in a request of its own, while the next long poll is already waiting.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import Order, QueryRow
 
 HOLD_SECONDS: Final = 60.0
-"""How long one request waits for orders."""
+"""Deadline of one long poll."""
 
 PAUSE_SECONDS: Final = 1.0
-"""After one that failed."""
+"""Pause after a long poll that failed."""
 
 REFUSED_SECONDS: Final = 60.0
-"""After one that was refused: by a node that knows no queries, or for want of permission."""
+"""Pause after a long poll that was refused: by a node without queries, or without permission."""
 
 REPORT_SECONDS: Final = 5.0
 
 
 class QueryTableWatch:
-    """Waits for orders at every node."""
+    """Receives orders from every node, and carries them out."""
 
     def __init__(self, client: AsyncClient, querying: QueryGateway) -> None:
         self._client = client
@@ -48,12 +49,12 @@ class QueryTableWatch:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self) -> None:
-        """Begin; at the nodes of the client's address."""
+        """Start a long poll at each node of the client's address."""
         for node in self._client.nodes():
             self._spawn(self._watch(node.address))
 
     async def stop(self) -> None:
-        """Wait for nothing more."""
+        """End the long polls."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -100,4 +101,4 @@ class QueryTableWatch:
         try:
             await self._client.request(message, REPORT_SECONDS, node=node)
         except MaitredError:
-            return  # whoever asked was told that we are silent
+            return  # the node tells the operator that this gateway is silent

@@ -1,8 +1,8 @@
-"""What a client knows of a queue: how many partitions it has, and which one to go to next.
+"""A client's view of a queue: its partition counts, and the choice of the next partition.
 
-It starts with one partition and version 0, and learns from the answers: whoever is out of date is
-told in the answer to the first thing that it says. A lower version never replaces a higher one,
-whatever the order in which answers arrive.
+A view starts with one partition and version 0. A node tells newer counts with its answer to a
+request of an older version. A lower version never replaces a higher one, whatever the order in
+which answers arrive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class QueueView:
-    """One queue, as one client sees it. There are as many as the program has handlers."""
+    """One client's view of one queue."""
 
     __slots__ = ("_first_turns", "_selector", "counts", "id")
 
@@ -32,14 +32,14 @@ class QueueView:
         self.counts = PartitionCounts()
         self._selector = selector(selection, random)
         self._first_turns: Random | None = random
-        """Draws how many turns the first write passes over; None after that. Without it every new
-        client's first write would go to the partition whose turn is the first."""
+        """Draws how many turns the first write skips; None after that. Without it the first writes
+        of all clients would go to the same partition."""
 
     def __repr__(self) -> str:
         return f"<QueueView {self.id.namespace}/{self.id.queue}, {self.counts}>"
 
     def learn(self, told: Counts | None) -> None:
-        """Take newer counts over; raises `ProtocolViolation` if there can be no such counts."""
+        """Apply newer counts; raise `ProtocolViolation` if they are invalid."""
         if told is None or told.version <= self.counts.version:
             return
         try:
@@ -50,7 +50,7 @@ class QueueView:
             ) from None
 
     def to_write(self, now: float) -> int:
-        """The partition for the next tasks."""
+        """Return the partition for the next tasks."""
         write = self.counts.write
         if write == 1:
             return 0
@@ -61,15 +61,15 @@ class QueueView:
         return self._selector.write(self.id, write, now)
 
     def to_read(self, now: float) -> Poll:
-        """The partition for the next offer; give the token back with `heard`, or forget it."""
+        """Return the partition for the next offer, as a `Poll`; end it with `heard`."""
         return self._selector.read(self.id, self.counts.read, now)
 
     def heard(self, poll: Poll, offered: Offered, now: float) -> None:
-        """What the answer to an offer says besides its tasks."""
+        """Apply the hints and the counts of the answer to an offer."""
         try:
             hint = BacklogHint(offered.backlog, offered.rate)
         except InvalidHint:
-            hint = None  # the tasks are good all the same
+            hint = None  # the tasks are valid all the same
         poll.done(now, hint)
         with suppress(ProtocolViolation):  # likewise
             self.learn(offered.counts)

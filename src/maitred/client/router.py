@@ -1,8 +1,8 @@
-"""Which node and which shard a request goes to, computed here and corrected by answers.
+"""Computes the node and the shard of a request; answers correct it.
 
-The nodes are those of the address, as it spells them: everybody who uses the same list finds the
-same node. How many shards a node has, and which batch size spread routing has there, it tells
-itself. An answer that says "this key lives elsewhere" is remembered in place of what was computed.
+The nodes are those of the address, as it spells them: clients with the same list find the same
+node. A node tells how many shards it has, and the batch size of spread routing. If an answer names
+another owner of a partition, the router remembers that in place of the computed one.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ SILENT_SECONDS: Final = 2.0
 connection for this long. A node that was reached has `connect_seconds` for its handshake."""
 
 ROUTES_MAX: Final = 65_536
-"""Routes remembered, some 300 bytes each; when they are full, all are forgotten."""
+"""Routes that are remembered, some 300 bytes each; at this number all are forgotten."""
 
 
 class PartitionRoute(NamedTuple):
-    """Where a partition's requests go."""
+    """The owner of a partition."""
 
     pool: Pool
     shard: int
     until: float
-    """The wall-clock time from which on this is to be computed anew."""
+    """The wall-clock time at which the route has to be computed again."""
 
 
 class Router:
-    """All nodes of a client."""
+    """The nodes of one client."""
 
     def __init__(self, wall_clock: Callable[[], float], news: Callable[[], None]) -> None:
         self.pools: dict[str, Pool] = {}
-        """By name, in the order of the address; filled by the client."""
+        """The nodes by name, in the order of the address."""
         self.news = news
-        """Called when an attempt at a connection came to something, or to nothing."""
+        """Called when a connection was opened, failed or ended."""
         self.closed = False
         self._wall_clock = wall_clock
         self._routes: dict[Partition, PartitionRoute] = {}
         self._ring = HashRing()
 
     def begin(self, pools: list[Pool]) -> None:
-        """These are the nodes."""
+        """Set the nodes, before the first request."""
         self.pools = {pool.name: pool for pool in pools}
         self._ring = HashRing(self.pools)
 
@@ -104,7 +104,7 @@ class Router:
     # Requests
 
     def dispatch(self, call: Call, now: float) -> None:
-        """Send the call to where it belongs, or let it wait there."""
+        """Send the call to the shard that owns its partition, or queue it there."""
         if self.closed:
             raise closed()
         message = call.message
@@ -150,7 +150,7 @@ class Router:
         return route
 
     def the_pool(self, name: str | None) -> Pool:
-        """The node of that address or identity; without a name, the only one."""
+        """Return the node of that address or identity; without a name, the only one."""
         if name is None:
             if len(self.pools) > 1:
                 raise InvalidArgument(
@@ -168,7 +168,8 @@ class Router:
     # Corrections
 
     def learn(self, call: Call, home: HomeHint) -> None:
-        """An answer told where the key lives. What we sent elsewhere on purpose is no news."""
+        """Remember the owner of a partition that an answer names, unless the call was meant for
+        that owner and sent to another shard for want of a connection."""
         pool = call.pool
         if pool is None or pool.description is None or call.connection is None:
             return
@@ -185,7 +186,7 @@ class Router:
             self._remember(partition, PartitionRoute(right, home.shard, until))
 
     def forget(self) -> None:
-        """A node is no longer what it was."""
+        """Forget all routes: a node has changed."""
         self._routes.clear()
 
     def _pool_of(self, identity: str) -> Pool | None:
@@ -201,7 +202,7 @@ class Router:
 
     def _computed(self, partition: Partition) -> PartitionRoute:
         now = self._wall_clock()
-        # Any node that has spoken knows the batch size, which is the same for all of them.
+        # The batch size is the same for all nodes.
         known = next((pool.homes for pool in self.pools.values() if pool.homes is not None), None)
         if known is None:
             return PartitionRoute(next(iter(self.pools.values())), -1, inf)
@@ -218,5 +219,5 @@ class Router:
 
 
 def closed() -> Closed:
-    """The error for everything after `close()`."""
+    """Return the error of every call after `close()`."""
     return Closed("The client is closed.", remedy="Connect again.")

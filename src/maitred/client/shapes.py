@@ -1,18 +1,18 @@
-"""What handlers say of their parameters, and whether arguments fit.
+"""Shapes of handlers: descriptions of their parameters, against which arguments are checked.
 
-A worker announces the *shape* of each handler it serves: the names of the parameters, which of them
-have defaults, and their types as far as they can be said in a few words. Whoever adds a task for
-others, or with another version of the handler, makes a decoder of the shape again and tries the
-arguments. The types are those of the handler, so the decoder refuses what the worker's would, for
-the same reason and in the same words. What has no words here is `any`: a shape may take more than
-its handler, and never less.
+A worker announces the *shape* of each handler that it serves: the names of the parameters, which of
+them have defaults, and their types as far as a shape can express them. A client that adds a task
+for another program's handler, or for another version of its own, makes a decoder of the shape and
+tries the arguments. The types are those of the handler, so the decoder refuses what the worker's
+would, with the same sentence. A type without a word here is `any`: a shape may accept more than its
+handler, and never less.
 
     [name of the function, [[name of the parameter, type, required], ...]]
 
 A type is one of `SCALARS`, or an array: `["list", type]`, `["dict", key, value]`,
 `["tuple", type, ...]`, `["union", type, ...]`, `["values", value, ...]`, or
-`["object", [[name, type, required], ...], whether other names are refused]`. A word that is not
-known is `any`, so that newer workers can say more.
+`["object", [[name, type, required], ...], whether other names are refused]`. An unknown word means
+`any`, so that newer workers can announce more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEPTH_MAX: Final = 16
-"""Types that are nested deeper are `any`. Handlers say less (`app/described.py`)."""
+"""Types that are nested deeper count as `any`. Handlers announce less (`app/described.py`)."""
 
 SCALARS: Final[dict[str, Any]] = {
     "any": Any,
@@ -85,7 +85,7 @@ class ArgumentCheck:
         self._read_map = msgpack.Decoder(_fields(shape.parameters)).decode
 
     def misfit(self, payload: bytes) -> NoHandlerFits | None:
-        """Say why the handler would not take these arguments; None if it would."""
+        """Return why the handler would refuse these arguments; None if it would not."""
         named = bool(payload) and payload[0] in MAPS
         try:
             (self._read_map if named else self._read_array)(payload)
@@ -96,17 +96,17 @@ class ArgumentCheck:
 
 
 def argument_check(announced: bytes) -> ArgumentCheck | None:
-    """Make the check of an announced shape; None if it takes anything, or cannot be understood."""
+    """Make the check of an announced shape; None if it accepts anything, or is unknown."""
     try:
         return ArgumentCheck(_decode_shape(announced)) if announced else None
     except (*UNREADABLE, TypeError, ValueError, msgspec.ValidationError):
-        return None  # a newer or a faulty worker: whatever it takes, it decides itself
+        return None  # a newer or a faulty worker, which decides itself
 
 
 def misfit(
     problem: Exception, function: str, names: Sequence[str], required: int
 ) -> InvalidArguments:
-    """Translate a decoder's complaint about arguments: the sentence names the parameter."""
+    """Translate a decoder's error about arguments: the sentence names the parameter."""
     text = str(problem)
     found = _PLACE.search(text)
     if found is not None and int(found[1]) < len(names):
@@ -121,7 +121,7 @@ def misfit(
 
 
 def missing(function: str, name: str) -> InvalidArguments:
-    """The call lacks an argument that has no default."""
+    """Return the error of a call without an argument that has no default."""
     return InvalidArguments(f"{function} lacks its argument {name!r}.")
 
 
@@ -152,7 +152,7 @@ def _fields(
     )
 
 
-def _type(said: Any, depth: int) -> Any:  # noqa: ANN401 - a type, of whatever was said
+def _type(said: Any, depth: int) -> Any:  # noqa: ANN401 - a type, of an announced one
     if isinstance(said, str):
         return SCALARS.get(said, Any)
     if not isinstance(said, list) or not said or depth >= DEPTH_MAX:

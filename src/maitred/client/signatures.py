@@ -1,9 +1,9 @@
-"""Asks the node which arguments the handlers of a queue take, and refuses those that none does.
+"""Asks the node which arguments the handlers of a queue accept, and refuses all others.
 
-One question to the root of the queue, at most every `FRESH_SECONDS`, is shared by all who add tasks
-to it. A refusal rests on an answer that came after the caller's call, since a worker with a new
-handler may just have come. Whoever gets no answer adds the task unchecked: then the worker decides,
-as it does in the end for every task.
+The client asks the root of a queue at most every `FRESH_SECONDS`; all tasks for the queue share the
+answer. A refusal rests on an answer that came after the call, since a worker with a new handler may
+just have started. Without an answer, the task is added unchecked: the worker decides, as it does in
+the end for every task.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 ROOT: Final = 0
 
 FRESH_SECONDS: Final = 10.0
-"""So long what a queue's handlers take is not asked again. Until then tasks for a handler that has
-just come are checked by the old ones, and, if there was none, not at all."""
+"""Seconds for which an answer is used. Within them, tasks for a new handler are checked against the
+old ones, and if there was none, not at all."""
 
 ASK_SECONDS: Final = 3.0
-"""How long a task waits for the answer before it is added unchecked; a node that is away is noticed
-before. A second was too short for a machine with ten busy processes a core."""
+"""Seconds for which a task waits for the answer before it is added unchecked. A node that is away
+is noticed before. A second was too short for a machine with ten busy processes a core."""
 
 QUEUES_MAX: Final = 1_000
-"""Queues whose answers are remembered; the longest unused is forgotten first."""
+"""Queues whose answers are remembered; the least recently used one is forgotten first."""
 
 CHECKS_MAX: Final = 1_000
 """Decoders that are remembered, over all queues; each takes some kilobytes."""
 
 
 class KnownSignatures:
-    """What the node said of one queue."""
+    """The node's answer for one queue."""
 
     __slots__ = ("announced", "at", "checks", "served")
 
@@ -56,15 +56,15 @@ class KnownSignatures:
         self.at = at
         self.announced = announced
         self.checks = checks
-        """Empty: nothing can be refused."""
+        """The checks of all handlers; empty if no arguments can be refused."""
         self.served = served
 
     def takes(self, signature: bytes | None) -> bool:
-        """Whether all arguments that fit this signature may be added unchecked."""
+        """Return whether arguments that fit this signature may be added unchecked."""
         return not self.checks or signature in self.announced
 
     def refusal(self, payloads: Sequence[bytes]) -> NoHandlerFits | None:
-        """Say why the first of these that fits no handler does not fit the newest of them."""
+        """Return why the first payload that fits no handler does not fit the newest handler."""
         for payload in payloads:
             first = self.checks[0].misfit(payload)
             if first is None:
@@ -75,7 +75,7 @@ class KnownSignatures:
 
 
 class SignatureLookup:
-    """Remembers what the node said, for one client."""
+    """Asks for the signatures of queues, and remembers them, for one client."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -95,8 +95,8 @@ class SignatureLookup:
         """Raise `NoHandlerFits` if one of these fits no handler of the queue, and `NoWorker` or
         `UnknownQueue` if a worker is required and none served it lately.
 
-        Whoever has a handler says its signature: its arguments have been checked by that. Returns
-        the loop's time until which arguments of this signature need not be checked again.
+        `signature` is that of the handler that has checked the payloads already. Returns the loop's
+        time until which arguments of this signature need not be checked again.
         """
         remembered = self._known.get(queue)
         known = await self._ask(queue, FRESH_SECONDS)
@@ -121,7 +121,7 @@ class SignatureLookup:
         return known.at + FRESH_SECONDS if known.takes(signature) else -inf
 
     async def _raise_unserved(self, queue: QueueId) -> None:
-        """Ask anew: the first worker may have come since, and the nearest names are worth it."""
+        """Ask again before raising: a worker may have come, and the error names similar queues."""
         answer = await self._client.request(Signatures(*queue, ROOT, 0, must_exist=True))
         if cast("SignaturesFound", answer).served_seconds_ago is None:
             raise NoWorker(
@@ -155,7 +155,7 @@ class SignatureLookup:
         try:
             answer = cast("SignaturesFound", await self._client.request(message, ASK_SECONDS))
         except MaitredError:
-            # An older node, or one that cannot be reached: then adding the task says so.
+            # An older node, or one that cannot be reached: adding the task will fail then.
             return KnownSignatures(self._loop.time(), frozenset(), [], served=False)
         checks = [self._check_of(one) for one in answer.signatures]
         understood = [one for one in checks if one is not None]

@@ -108,7 +108,7 @@ class Client:
     stream = _streams(AsyncClient.stream)
 
     def call(self, work: Callable[[AsyncClient], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Have the client's own loop do this, and wait for what comes of it."""
+        """Run `work` on the client's loop, and return its result."""
         return self.wait_for(work(self.on_loop))
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Client:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
-    """End what is left, so that nobody waits for a task that will not run again."""
+    """Cancel the remaining tasks, so that no thread waits for one that will not run again."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

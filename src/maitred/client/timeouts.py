@@ -1,4 +1,4 @@
-"""How long somebody is willing to wait, checked where it is said."""
+"""Checks the timeouts that callers give."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from maitred.errors import InvalidArgument
 
 LONGEST_SECONDS: Final = 365 * 86_400.0
-"""Of a timeout; beyond it timers of some loops overflow."""
+"""The longest timeout; beyond it timers of some loops overflow."""
 
 
 def checked_timeout(seconds: float) -> float:
-    """The seconds, or `InvalidArgument`."""
+    """Return the timeout, or raise `InvalidArgument`."""
     try:
         if seconds > 0 and not isnan(seconds):
             return min(float(seconds), LONGEST_SECONDS)

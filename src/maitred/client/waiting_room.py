@@ -1,7 +1,7 @@
-"""Requests that cannot be sent yet: how many there may be, and when their time is over.
+"""Requests that cannot be sent yet: their limit, and their deadlines.
 
-They stand in lines (of a connection, for their turn; of a node, for a connection) and all of them
-are in this one room, which has a limit and a single timer.
+They wait in lines, for their turn on a connection or for a connection to a node. All of them are in
+the client's one waiting room, which has a limit and a single timer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from maitred.client.call import Call
 
 LOOK_SECONDS: Final = 0.005
-"""Least time between two looks at everybody who waits: with 65,536 of them one takes some 3 ms."""
+"""Least time between two checks of all deadlines: with 65,536 calls a check takes some 3 ms."""
 
 
 class WaitingRoom:
-    """Everybody who waits, of one client."""
+    """The waiting calls of one client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._limit = limit
@@ -32,7 +32,7 @@ class WaitingRoom:
         return len(self._calls)
 
     def enter(self, call: Call) -> None:
-        """Wait until the call's deadline at most; raises `Overloaded` if the room is full."""
+        """Add a call until its deadline at most; raise `Overloaded` if the room is full."""
         if len(self._calls) >= self._limit:
             raise Overloaded(
                 f"{self._limit:,} requests wait already; this one was not sent.",
@@ -42,11 +42,11 @@ class WaitingRoom:
         self._alarm.by(call.deadline)
 
     def leave(self, call: Call) -> None:
-        """It is being sent, or was given up."""
+        """Remove a call that is being sent, or was given up."""
         self._calls.pop(call, None)
 
     def empty(self, problem: Exception) -> None:
-        """Everybody is told, and goes."""
+        """Fail all calls with this error."""
         for call in list(self._calls):
             call.stop_waiting()
             call.fail(problem)

@@ -1,14 +1,14 @@
 """The gateway's end of a connection to a worker: queries go out, answers come back.
 
-One request may have many answers here: rows, and one last frame. A stream that nobody waits for any
-more keeps its number until that last frame has come; numbers are used in turn, so that an answer
-that comes twice finds nobody rather than somebody else.
+One request may have many answers: rows, and one last frame. An abandoned stream keeps its number
+until that last frame has come. Numbers are used in turn, so that an answer that comes twice does
+not reach another query.
 
-Nothing of a query is sent before the worker has proved that it is the one that the node named. If
-its listener speaks TLS, the first thing that is looked at is the certificate: it has to be the one
-that the worker announced, and before that not a byte is sent.
+A gateway sends no part of a query before the worker has proved that it is the one that the node
+named. If the worker's listener speaks TLS, its certificate has to be the one that the worker
+announced; before that check the gateway sends nothing.
 
-One timer a link looks whether the worker still speaks, and whether anybody still needs the link.
+One timer per link checks whether the worker still answers, and whether the link is still used.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ _pack: Final = HEADER.pack
 _credit: Final = CREDIT.pack
 
 TURN_FRAMES: Final = 256
-"""Answers that are handed out before the rest of the program gets its turn."""
+"""Answers that are delivered before the rest of the program gets its turn."""
 
 LOOKS: Final = 2
-"""How often in `ping_seconds` a link is looked at."""
+"""Checks of a link per `ping_seconds`."""
 
 
-class _Nobody:
-    """Receives what nobody waits for any more."""
+class _Dropped:
+    """Drops the answers to abandoned queries."""
 
     def rows_came(self, chunk: bytes, now: float) -> None:
         pass
@@ -104,11 +104,11 @@ class _Nobody:
         pass
 
 
-_NOBODY: Final = _Nobody()
+_DROPPED: Final = _Dropped()
 
 
 class WorkerLink(Link):
-    """Made by `Links`."""
+    """A gateway's link to one worker, made by `Links`."""
 
     __slots__ = (
         "_busy_since",
@@ -155,9 +155,9 @@ class WorkerLink(Link):
         self.frame_bytes = 0
         """Largest body that the worker takes."""
         self.greeted: asyncio.Future[None] = loop.create_future()
-        """Done when the worker has said that it is the one."""
+        """Resolved when the worker has proved its identity."""
         self.strays = 0
-        """Answers to questions that nobody asked."""
+        """Answers on streams without a query."""
         self.used_at = loop.time()
         self._settings = settings
         self._together = settings.together
@@ -166,14 +166,14 @@ class WorkerLink(Link):
         self._challenge = challenge
         self._fingerprint = fingerprint
         self._proved = False
-        """Whether the other end is the worker that is meant."""
+        """Whether the worker has proved its identity."""
         self._frame_bytes_max = frame_bytes
         self._next = 1
         self._ended = False
         self._busy_since = 0.0
         self._pinged_at = 0.0
         self._look_at = 0.0
-        """When the timer is due."""
+        """When the timer fires."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -185,20 +185,22 @@ class WorkerLink(Link):
         self.flush()
 
     def _is_announced(self) -> bool:
-        """Whether the certificate of the other end is the one that the worker announced."""
+        """Return whether the peer's certificate is the one that the worker announced."""
         tls = self.transport.get_extra_info("ssl_object")
         shown = None if tls is None else tls.getpeercert(binary_form=True)
         return shown is not None and fingerprint_of(shown) == self._fingerprint
 
-    # Asking
+    # Queries
 
     def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
-        """Send a query; returns its stream."""
+        """Send a query and return its stream."""
         streams = self.streams
         if self.closing:
             raise Unavailable("The connection to the worker is closed.")
         if len(streams) >= STREAMS_MAX - 1:
-            raise TooManyInFlight(f"The worker has {len(streams):,} queries of ours already.")
+            raise TooManyInFlight(
+                f"The worker has {len(streams):,} queries of this gateway already."
+            )
         stream = self._next
         while stream in streams:
             stream = stream + 1 if stream < STREAMS_MAX - 1 else 1
@@ -216,7 +218,7 @@ class WorkerLink(Link):
             or gathered >= self._together
             or self._gathered_bytes >= GATHERED_BYTES
         ):
-            self.flush()  # one that is alone has nobody to wait for
+            self.flush()  # a query that is alone does not wait for others
         elif not self._flush_soon:
             self._flush_soon = True
             self.loop.call_soon(self._flush_in_turn)
@@ -231,7 +233,7 @@ class WorkerLink(Link):
     ) -> None:
         """Have the worker stop: the caller left. The heir receives the worker's last word."""
         if self.streams.get(stream) is receiver:
-            self.streams[stream] = heir or _NOBODY
+            self.streams[stream] = heir or _DROPPED
             if not self.closing:
                 self.send(0, stream, Opcode.CANCEL, b"")
 
@@ -241,7 +243,7 @@ class WorkerLink(Link):
             self.send(0, stream, Opcode.CREDIT, _credit(size))
 
     def release(self, token: bytes) -> None:
-        """This reservation will not be used."""
+        """Tell the worker that this reservation will not be used."""
         if not self.closing:
             self.used_at = self.loop.time()
             self.send(0, 0, Opcode.RELEASE, token)
@@ -290,7 +292,7 @@ class WorkerLink(Link):
             self.used_at = now
 
     def _report(self, body: bytes, now: float) -> bool:
-        """How the worker is; False if it cannot be read, and the link was given up for it."""
+        """Pass the worker's load on; False if it cannot be decoded, which ends the link."""
         try:
             load = decode_load(body)
         except UNREADABLE as problem:
@@ -331,7 +333,7 @@ class WorkerLink(Link):
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
         self.fail(problem)
 
-    # Answers are read however much is unsent, as at every end that asks: see `wire.caller`.
+    # Answers are read however many queries are unsent: see `wire.caller`.
 
     def pause_writing(self) -> None:
         pass
@@ -339,7 +341,7 @@ class WorkerLink(Link):
     def resume_writing(self) -> None:
         pass
 
-    # Does it live?
+    # Liveness
 
     def _look_later(self) -> None:
         self._look_at = self.loop.time() + self._settings.ping_seconds / LOOKS
@@ -351,12 +353,12 @@ class WorkerLink(Link):
             return
         now = self.loop.time()
         settings = self._settings
-        # A loop that stood still may run this before it reads an answer that has arrived: such a
-        # look does not judge, the next one does.
+        # A loop that stood still may run this before it reads an answer that has arrived: then the
+        # next check decides.
         stood_still = now - self._look_at > settings.ping_seconds / LOOKS
         if not self.streams:
             if now - self.used_at >= settings.idle_seconds:
-                self.end("nobody needed it")
+                self.end("it was not used")
                 return
         elif self._pinged_at > self.arrived_at:
             if now - self._pinged_at >= settings.hung_seconds and not stood_still:
@@ -373,13 +375,13 @@ class WorkerLink(Link):
     # The end
 
     def fail(self, problem: MaitredError) -> None:
-        """Give it up for this reason."""
+        """End the link for this reason."""
         if not self.greeted.done():
             self.greeted.set_exception(problem)
         self.end(problem.sentence.rstrip("."))
 
     def end(self, why: str) -> None:
-        """Close it; whoever waits for an answer is told."""
+        """Close the link, and tell the receivers."""
         self._over(why, hung=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -403,7 +405,7 @@ class WorkerLink(Link):
         if not self.greeted.done():
             self.greeted.set_exception(Unavailable(f"The worker is gone: {why}."))
         if not self.greeted.cancelled():
-            self.greeted.exception()  # so that nobody has to ask for it
+            self.greeted.exception()  # it need not be retrieved by a caller
         now = self.loop.time()
         receivers = list(self.streams.values())
         self._owner.link_ended(self, now, hung=hung)

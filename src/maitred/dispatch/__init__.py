@@ -1,1 +1,1 @@
-"""Which worker gets this query, and what became of it? Its table, its life, admission. Pure."""
+"""Queries at a gateway: query table, admission, choice of the worker, retries. Pure."""

@@ -1,8 +1,7 @@
-"""What the queries of each user may take at this gateway.
+"""Limits of users and queues at a gateway: queries per second, under way and queued.
 
-The node holds users to their limits as well: to what is under way and what waits across all
-gateways and clients, to a rate at each shard. What can be told here is told here: it is earlier,
-and it costs the node nothing.
+The node applies the limits as well: queries under way and queued over all gateways and clients,
+rates at each shard. A refusal at the gateway comes earlier, and costs the node nothing.
 """
 
 from __future__ import annotations
@@ -17,27 +16,29 @@ if TYPE_CHECKING:
     from maitred.settings import QueryLimits, QuerySettings
 
 CONCURRENT_RETRY_SECONDS: Final = 0.5
-"""When to come back if too many are under way: nobody can tell when one of them ends."""
+"""Seconds after which to try again if too many queries are under way: when one of them ends is not
+known."""
 
 USERS_MAX: Final = 10_000
-"""Users that are remembered while they have nothing under way."""
+"""Users that are remembered; at this number, those without queries under way are dropped."""
 
 
 class _Usage:
-    """What a user, or a queue, has under way."""
+    """Counts of one user, or of one queue."""
 
     __slots__ = ("at", "tokens", "under_way", "waiting")
 
     def __init__(self) -> None:
         self.under_way = 0
         self.waiting: dict[tuple[str, str], int] = {}
+        """Queries without a worker, by namespace and queue."""
         self.tokens = -1.0
-        """Queries that the rate allows now; below nothing: never asked."""
+        """Queries that the rate allows now; negative before the first query."""
         self.at = 0.0
 
 
 class Admission:
-    """Lets queries in, and counts them until they are over."""
+    """Admits queries, and counts them until they are over."""
 
     def __init__(
         self,
@@ -48,10 +49,10 @@ class Admission:
         self._queue_limits_of = queues
         self._usage: dict[str, _Usage] = {}
         self._queues: dict[tuple[str, str], _Usage] = {}
-        """Of the queues that have limits."""
+        """The counts of queues with limits."""
 
     def enter(self, user: str, namespace: str, queue: str, now: float) -> None:
-        """Count it, or raise `PermissionDenied` or `Overloaded`."""
+        """Count a new query, or raise `PermissionDenied` or `Overloaded`."""
         limits = self._limits_of(user)
         usage = self._usage.get(user)
         if usage is None:
@@ -76,20 +77,20 @@ class Admission:
         usage.waiting[key] = waiting + 1
 
     def sent(self, user: str, namespace: str, queue: str) -> None:
-        """It does not wait any more: it has a worker."""
+        """Count a query that got a worker."""
         usage = self._usage.get(user)
         if usage is not None:
             _less(usage, (namespace, queue))
 
     def waits_again(self, user: str, namespace: str, queue: str) -> None:
-        """It lost its worker."""
+        """Count a query that waits again."""
         usage = self._usage.get(user)
         if usage is not None:
             key = (namespace, queue)
             usage.waiting[key] = usage.waiting.get(key, 0) + 1
 
     def leave(self, user: str, namespace: str, queue: str, *, waited: bool) -> None:
-        """It is over; `waited`: it was still waiting."""
+        """Count a query that is over; `waited` tells whether it had no worker."""
         usage = self._usage.get(user)
         if usage is None:
             return
@@ -100,7 +101,7 @@ class Admission:
             _less(usage, (namespace, queue))
 
     def under_way(self, user: str) -> int:
-        """Queries of the user that are not over."""
+        """Return the number of the user's queries under way."""
         usage = self._usage.get(user)
         return usage.under_way if usage is not None else 0
 
@@ -142,7 +143,7 @@ def _check(user: str, limits: QueryLimits, usage: _Usage, waiting: int, queue: s
         )
 
 
-def _take_token(who: str, rate: float | None, usage: _Usage, now: float) -> None:
+def _take_token(name: str, rate: float | None, usage: _Usage, now: float) -> None:
     if rate is None:
         return
     most = max(1.0, rate)
@@ -152,7 +153,7 @@ def _take_token(who: str, rate: float | None, usage: _Usage, now: float) -> None
     if tokens < 1:
         usage.tokens = tokens
         raise Overloaded(
-            f"{who} has more than {rate:g} queries a second.",
+            f"{name} has more than {rate:g} queries a second.",
             retry_after=(1 - tokens) / rate,
         )
     usage.tokens = tokens - 1

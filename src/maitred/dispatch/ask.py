@@ -1,4 +1,4 @@
-"""What a listener hands to a gateway: one query, and what is known of who asks."""
+"""One query, as a listener hands it to a gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Ask(Struct, kw_only=True, gc=False):
-    """A query, before anything has become of it."""
+    """A query before it begins, with its caller's wishes."""
 
     namespace: str
     queue: str
@@ -15,15 +15,15 @@ class Ask(Struct, kw_only=True, gc=False):
     deadline: float
     """The loop's time at which the caller stops waiting."""
     priority: int = 2
-    """From 0, served first, to 4."""
+    """0 to 4; 0 is served first."""
     idempotent: bool = False
-    """Whether it may be run again elsewhere if its worker is lost."""
+    """Whether the query may run again elsewhere if its worker is lost."""
     do_not_queue: bool = False
-    """A worker now, or a refusal."""
+    """Whether to refuse the query if no worker is free now."""
     rows: bool = True
-    """Whether the caller takes rows; otherwise a stream is gathered into a list by the worker."""
+    """Whether the caller takes rows; otherwise the worker gathers a stream into a list."""
     user: str = ""
     connection: str = ""
-    """Where it came in, for people to read: `http 127.0.0.1:50312`."""
+    """The caller's connection as operators see it: `http 127.0.0.1:50312`."""
     text: str = ""
-    """For the table; listeners that have no text leave it empty, and the payload is shown."""
+    """The query as the query table shows it; if empty, the table shows the payload."""

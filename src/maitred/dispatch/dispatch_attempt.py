@@ -1,7 +1,7 @@
-"""A query's way through a queue whose worker the gateway picks: from the pick to the last word.
+"""A query at a queue whose worker the gateway picks, from the pick to the worker's last word.
 
 An attempt ends exactly once, on every path, and the policy is told how: with the answer, a refusal,
-or the loss of the link. If the caller leaves before, the attempt goes on without the query: the
+or the loss of the link. If the caller leaves before, the attempt continues without the query: the
 worker is busy until it says that it is not.
 """
 
@@ -42,7 +42,7 @@ class DispatchedQuery(Protocol):
 
     deadline: float
     attempt: DispatchAttempt | None
-    """Set while the query goes by a queue dispatcher."""
+    """Set while a queue dispatcher has the query."""
 
     @property
     def priority(self) -> int: ...
@@ -53,7 +53,7 @@ class DispatchedQuery(Protocol):
         """Send the query to this worker."""
 
     def refused_by_node(self, problem: MaitredError, now: float) -> None:
-        """Answer with the refusal: no worker will be found."""
+        """Answer with the refusal: the query gets no worker."""
 
     def expired(self, now: float) -> None:
         """Answer that the deadline passed."""
@@ -62,20 +62,20 @@ class DispatchedQuery(Protocol):
         """Ask the node for a slot instead."""
 
     def ask_node_at_once(self, now: float) -> None:
-        """Ask the node for a slot that is free now, and come back if it has none."""
+        """Ask the node for a slot that is free now; the attempt continues if there is none."""
 
 
 class PassBook(Protocol):
     """The passes of one user to the workers of a queue."""
 
     passes: dict[str, Allocation]
-    """What is shown to each worker, by its name."""
+    """The pass for each worker, by the worker's name."""
     missing: frozenset[str]
-    """Workers of the queue to which other users have a pass, and this one has not."""
+    """Workers of the queue to which this user has no pass yet."""
     used_at: float
 
     def refresh(self, now: float) -> None:
-        """A worker does not know its pass: have all workers told of theirs again."""
+        """Have all workers told of their passes again: one of them does not know its pass."""
 
 
 class DispatchAttempt:
@@ -102,20 +102,20 @@ class DispatchAttempt:
         self.query = query
         self.pass_book = pass_book
         self.policy = queue.policy
-        """The policy that it was sent by; a queue may get another."""
+        """The policy that picked its worker; a queue may get another one later."""
         self.dispatch: Dispatch | None = None
         self.worker: KnownWorker | None = None
         """The worker that it was sent to last."""
         self.sent = False
         """Whether the worker has it; set by the query."""
         self.refused_by: tuple[str, ...] = ()
-        """Workers that had no room for it since it was last queued: they are not asked again."""
+        """Workers that had no room for it since it was last queued; they are not picked again."""
         self.asked_node = False
         """Whether the node was asked for a slot, because no worker on the roster had room."""
         self.queued = False
         """Whether it waits in the queue dispatcher's line."""
         self.leaving = QueryOutcome.CANCELLED
-        """How it ends if the caller leaves."""
+        """The outcome to report if the caller leaves."""
         self.was_full = False
         """Whether the last worker that it was sent to had no room."""
 
@@ -124,26 +124,26 @@ class DispatchAttempt:
 
     @property
     def in_flight(self) -> int:
-        """The queries that are counted to its worker, this one included."""
+        """The number of queries that are counted to its worker, including this one."""
         return 0 if self.dispatch is None else self.dispatch.worker.in_flight
 
     def end(self, outcome: QueryOutcome, now: float, limit: int | None = None) -> None:
-        """Tell the policy how it ended; the first call counts."""
+        """Tell the policy the outcome; without effect after the first call."""
         dispatch, self.dispatch = self.dispatch, None
         if dispatch is not None:
             self.queue.ended(self, dispatch, outcome, now, limit)
 
-    # What its worker says
+    # Events from its worker
 
     def answered(self, end: QueryEnd, now: float) -> None:
-        """The worker ended the query."""
+        """End the attempt with the worker's answer."""
         dispatch, self.dispatch = self.dispatch, None
         if dispatch is not None:
             outcome = _OUTCOMES.get(end.how, QueryOutcome.LOST)
             self.queue.ended(self, dispatch, outcome, now, None, end.load)
 
     def refused(self, problem: MaitredError, now: float) -> None:
-        """The worker did not begin the query."""
+        """End the attempt: the worker did not begin the query."""
         dispatch = self.dispatch
         if dispatch is None:
             return
@@ -154,14 +154,14 @@ class DispatchAttempt:
             self.queue.totals.refused_by_workers += 1
             limit = problem.limit if isinstance(problem, AtCapacity) else None
             self.end(QueryOutcome.REFUSED, now, limit)
-        elif isinstance(problem, Unavailable):  # it is leaving, or does not know our pass
+        elif isinstance(problem, Unavailable):  # it is leaving, or does not know the pass
             self.end(QueryOutcome.CANCELLED, now)
             self.queue.away(name, now)
             if isinstance(problem, InvalidReservation):
                 self.pass_book.refresh(now)
         elif isinstance(problem, DeadlineExceeded):
             self.end(QueryOutcome.CANCELLED, now)
-        else:  # refused for what it asks, as every other worker would
+        else:  # every other worker would refuse it as well
             self.end(QueryOutcome.FAILED, now)
 
     def abandon(self, outcome: QueryOutcome, now: float) -> None:
@@ -171,13 +171,13 @@ class DispatchAttempt:
         if outcome is QueryOutcome.LOST and self.dispatch is not None and self.sent:
             self.policy.overdue(self.dispatch, now)
 
-    # In place of the query, after that
+    # Events from its worker after the caller left
 
     def rows_came(self, chunk: bytes, now: float) -> None:
-        """Ignore the rows: the query does not listen to this attempt any more."""
+        """Ignore the rows."""
 
     def finished(self, body: bytes, now: float) -> None:
-        """The worker ended the query that its caller left."""
+        """End the attempt with the worker's last word."""
         try:
             end = decode_query_end(body)
         except UNREADABLE:
@@ -191,5 +191,5 @@ class DispatchAttempt:
             self.answered(end, now)
 
     def lost(self, why: str, now: float, *, hung: bool) -> None:  # noqa: ARG002
-        """Count the attempt as lost: the link to its worker ended."""
+        """End the attempt as lost: the link to its worker ended."""
         self.end(QueryOutcome.LOST, now)

@@ -1,10 +1,10 @@
-"""Queues whose policy lets gateways pick the worker, and the queries that go by this way.
+"""Queues whose policy lets gateways pick the worker.
 
-The policy of a queue is learned from the first answer to a request for slots (`Allocated.policy`);
-from then on the gateway subscribes to the queue's roster, and queries go straight to a worker that
-the policy picks. A query that cannot go so (there is no roster yet, no worker on it can be reached,
-or there are more users than are remembered) asks the node for a slot, as for every other queue. So
-a query is never worse off for the policy.
+The gateway learns the policy of a queue from the first answer to a slot request
+(`Allocated.policy`). It then subscribes to the queue's roster, and queries go straight to a worker
+that the policy picks. A query that cannot go so (there is no roster yet, no worker on it can be
+reached, or there are too many users) asks the node for a slot, as at every other queue. So a policy
+never makes a query worse off.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     """The namespace and the name of a queue."""
 
 SUBSCRIPTIONS_MAX: Final = 256
-"""Queues and users whose rosters are kept; each is a request that waits at the node. Queries of
-further ones ask for slots."""
+"""Subscriptions of a gateway, one per queue and user; each is a long poll at the node. Queries of
+further queues and users ask for slots."""
 
 
 class DispatchedQueue:
-    """A queue dispatcher and the subscriptions that keep it up."""
+    """A queue dispatcher, and its subscriptions."""
 
     __slots__ = ("dispatcher", "subscriptions")
 
     def __init__(self, dispatcher: QueueDispatcher) -> None:
         self.dispatcher = dispatcher
         self.subscriptions: dict[str, RosterSubscription] = {}
-        """The subscriptions to the queue's roster, by the user on whose behalf they were made."""
+        """The subscriptions to the queue's roster, by user."""
 
     @property
     def is_over(self) -> bool:
-        """Whether no subscription keeps it up any more."""
+        """Whether every subscription has ended."""
         return all(one.over for one in self.subscriptions.values())
 
 
 class DispatchedQueues:
-    """All queues of one gateway that go by this way."""
+    """The queues of one gateway whose workers it picks."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class DispatchedQueues:
 
     @property
     def queued(self) -> int:
-        """Queries that wait here for room at a worker."""
+        """The number of queries that wait for room at a worker."""
         return sum(len(queue.dispatcher.line) for queue in self.by_place.values())
 
     # Queries
 
     def takes(self, query: PendingQuery, now: float) -> bool:
-        """Have the query sent to a worker, queued or refused; False if it has to ask for a slot."""
+        """Send the query to a worker, queue it or refuse it; False if it has to ask for a slot."""
         ask = query.ask
         queue = self.by_place.get((ask.namespace, ask.queue))
         if queue is None:
@@ -102,7 +102,7 @@ class DispatchedQueues:
         return True
 
     def retries(self, query: PendingQuery, now: float) -> bool:
-        """The same for a query that a worker had no room for; False if it may pause first."""
+        """Send a query to another worker at once if the last one had no room; False otherwise."""
         attempt = query.attempt
         if attempt is None or not attempt.was_full:
             return False
@@ -113,7 +113,7 @@ class DispatchedQueues:
         return True
 
     def resume(self, query: PendingQuery, attempt: DispatchAttempt, now: float) -> None:
-        """The node has no slot that is free now either: queue the query here."""
+        """Queue a query for which the node has no free slot either."""
         if self._is_open(attempt.queue):
             query.attempt = attempt
             attempt.queue.queue(attempt, now)
@@ -124,12 +124,12 @@ class DispatchedQueues:
         queue = self.by_place.get(dispatcher.place)
         return queue is not None and queue.dispatcher is dispatcher and dispatcher.works
 
-    # What nodes and workers tell
+    # Events from nodes and workers
 
     def learned(self, place: Place, user: str, policy: str, now: float) -> None:
-        """The node told the policy of a queue."""
+        """Subscribe to a queue whose policy the node has told, if the gateway picks its workers."""
         if self._closed or policy not in WORKER_POLICIES:
-            return  # `idle`, or one of a later version
+            return  # `idle`, or a policy of a later version
         queue = self.by_place.get(place)
         if queue is None:
             if self._subscriptions >= SUBSCRIPTIONS_MAX:
@@ -187,8 +187,8 @@ class DispatchedQueues:
     def _is_idle(
         self, queue: DispatchedQueue, subscription: RosterSubscription, now: float
     ) -> None:
-        """The node picks the workers of the queue again, or for this user: then the subscription
-        is remembered, so that not every query of the user subscribes again."""
+        """End a subscription because the node picks the workers of the queue, or of this user's
+        queries. It is remembered, so that not every query of the user subscribes again."""
         subscription.give_up()
         if queue.is_over:
             self._close(queue, now)
@@ -204,7 +204,7 @@ class DispatchedQueues:
         queue.dispatcher.close(now)
 
     def reported(self, session: bytes, load: Load, now: float) -> None:
-        """A worker reported its load."""
+        """Tell the queues of a worker the load that it reported."""
         worker = self._workers.get(session)
         if worker is not None:
             worker.reported(load, now)
@@ -217,7 +217,7 @@ class DispatchedQueues:
             worker.away(now, self._unreachable_seconds if for_long else None)
 
     def close(self, now: float) -> None:
-        """Send nothing by this way any more; every query is over."""
+        """End every subscription; every query is over."""
         self._closed = True
         for queue in list(self.by_place.values()):
             self._close(queue, now)

@@ -1,9 +1,9 @@
-"""What a dispatcher has done for it, and what it is told: the whole edge of the pure layer.
+"""The interface between a dispatcher, which is pure, and the shell that does its I/O.
 
-A dispatcher gets events, each with the `now` at which it happened, and calls these methods. None of
-them waits, and none answers by its result: what comes of it is another event, at once or later.
-`client/query_gateway.py` carries them out with links, timers and requests to nodes; tests write
-them down.
+A dispatcher gets events, each with the `now` at which it happened, and calls the methods of
+`Effects`. None of them waits: the outcome is another event, at once or later.
+`client/query_gateway.py` implements them with links, timers and requests to nodes; tests record
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AnswerReceiver(Protocol):
-    """Hears what a worker answers to one query: rows, then exactly one of the other three."""
+    """Receives a worker's answer to one query: rows, then exactly one of the other three."""
 
     def rows_came(self, chunk: bytes, now: float) -> None:
         """Rows of a stream arrived."""
@@ -73,34 +73,34 @@ class Carrier(Protocol):
 
 
 class ConnectionWaiter(Protocol):
-    """Waits for a link to a worker. One of these is called, once."""
+    """Waits for a link to a worker. One of its methods is called, once."""
 
     def linked(self, link: Carrier, now: float) -> None:
         """The link is open."""
 
     def unreachable(self, now: float) -> None:
-        """The worker cannot be dialled from here: the node has to relay."""
+        """The gateway cannot dial the worker: the node has to relay."""
 
     def gone(self, why: str, now: float) -> None:
         """The worker does not exist any more."""
 
 
 class NodeRequest(Protocol):
-    """A request that waits at the node."""
+    """A long poll at the node."""
 
     def take_back(self) -> None:
-        """Have the node answer now: nothing depends on what it waits for any more."""
+        """Have the node answer now: the gateway does not need the answer any more."""
 
 
 class Wakeup(Protocol):
     """A moment at which the shell will call the dispatcher."""
 
     def cancel(self) -> None:
-        """Do not wake the dispatcher at that moment after all."""
+        """Cancel the call."""
 
 
 class PartitionView(Protocol):
-    """What is known of a queue's partitions, and which one is asked next."""
+    """A queue's partition counts, and the choice of the partition for the next request."""
 
     @property
     def id(self) -> QueueId: ...
@@ -111,7 +111,7 @@ class PartitionView(Protocol):
 
 
 class Effects(Protocol):
-    """What a dispatcher asks of its surroundings."""
+    """The I/O that a dispatcher asks for."""
 
     @property
     def open_links(self) -> Mapping[tuple[bytes, str], Carrier]:
@@ -126,30 +126,30 @@ class Effects(Protocol):
     def ask_node(
         self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
     ) -> NodeRequest:
-        """Send a request once; `told` hears the answer, or the error. Raises if it cannot be sent.
+        """Send a request once; `told` gets the answer, or the error. Raises if it cannot be sent.
 
-        One that is `patient` waits for a node that is away.
+        A `patient` request waits for a node that is away.
         """
 
     def tell_node(
         self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None
     ) -> None:
-        """Send a request, again if need be, and tell whether it arrived."""
+        """Send a request, again if need be; `told` gets whether it arrived."""
 
     def wake_at(self, moment: float, act: Act) -> Wakeup:
-        """Call this at that moment."""
+        """Call `act` at that moment."""
 
     def soon(self, act: Act) -> None:
-        """Call this after the events that are at hand now."""
+        """Call `act` after the events of this turn of the loop."""
 
     def why_away(self, queue: QueueId) -> MaitredError | None:
-        """Why the node of the queue's root cannot be asked, if there is no connection to it."""
+        """Return why the node of the queue's root cannot be asked; None if it is connected."""
 
     def payload_bytes_max(self) -> int:
-        """The least of what the nodes accept as a payload; 0 while none has said."""
+        """Return the smallest payload limit of the nodes; 0 before any node has told its limit."""
 
     def drained(self) -> None:
-        """Every query has ended since the dispatcher drains."""
+        """Hear that every query of a draining dispatcher has ended."""
 
     def worker_hangs(self, worker: str, session: bytes) -> None:
         """Log that a worker does not answer."""

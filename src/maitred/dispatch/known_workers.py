@@ -1,7 +1,7 @@
-"""Workers that rosters name, each with the queues that it serves here.
+"""The workers of a gateway's rosters, each with its queues.
 
-A worker that serves several queues reports once for all of them, and a link that breaks concerns
-all of them; so what a worker says is looked up here, once, by its session.
+A worker that serves several queues reports its load once for all of them, and a link that breaks
+concerns all of them. The gateway finds these queues by the worker's session.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class KnownWorker:
-    """One worker, while the roster of any queue names it with an address."""
+    """A worker that the roster of at least one queue names with an address."""
 
     __slots__ = ("name", "queues", "session")
 
     def __init__(self, session: bytes) -> None:
         self.session = session
         self.name = session.hex()
-        """By which policies know it."""
+        """Its name in the policies."""
         self.queues: list[QueueDispatcher] = []
 
     def __repr__(self) -> str:
         return f"<KnownWorker {self.name[:8]}, {len(self.queues)} queues>"
 
     def reported(self, load: Load, now: float) -> None:
-        """The worker reported its load: tell each queue its own part of it."""
+        """Tell each queue its own part of the load that the worker reported."""
         name, queues = self.name, self.queues
         if len(queues) == 1:
             queues[0].reported(name, load, 0, now)
@@ -38,13 +38,13 @@ class KnownWorker:
             queue.reported(name, load, ours - queue.policy.in_flight(name), now)
 
     def away(self, now: float, seconds: float | None = None) -> None:
-        """The link to it broke, or could not be made: let every queue avoid it for a while."""
+        """Let every queue avoid the worker for a while."""
         for queue in tuple(self.queues):
             queue.away(self.name, now, seconds)
 
 
 class KnownWorkers:
-    """All workers of a gateway's rosters, by session."""
+    """The workers of a gateway's rosters, by session."""
 
     def __init__(self) -> None:
         self._by_session: dict[bytes, KnownWorker] = {}
@@ -53,11 +53,11 @@ class KnownWorkers:
         return len(self._by_session)
 
     def get(self, session: bytes) -> KnownWorker | None:
-        """The worker of this session, if a roster names it."""
+        """Return the worker of this session; None if no roster names it."""
         return self._by_session.get(session)
 
     def joined(self, session: bytes, queue: QueueDispatcher) -> KnownWorker:
-        """The roster of this queue names the worker."""
+        """Add the queue to a worker that its roster names."""
         worker = self._by_session.get(session)
         if worker is None:
             worker = self._by_session[session] = KnownWorker(session)
@@ -66,7 +66,7 @@ class KnownWorkers:
         return worker
 
     def left(self, worker: KnownWorker, queue: QueueDispatcher) -> None:
-        """The roster of this queue does not name the worker any more."""
+        """Remove the queue from a worker that its roster does not name any more."""
         worker.queues.remove(queue)
         if not worker.queues:
             del self._by_session[worker.session]

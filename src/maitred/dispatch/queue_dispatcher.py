@@ -1,11 +1,11 @@
-"""A queue whose workers the gateway picks: its policy, its line, its budget for retries.
+"""A queue whose workers the gateway picks: its policy, its queued queries, its retry budget.
 
-Every query that goes to a worker by this way has a *dispatch attempt* (`dispatch_attempt.py`). An
-attempt that ends makes room, so the line is served then; and when a worker reports that it can do
-more, or a worker joins.
+Every query that the gateway sends to a picked worker has a *dispatch attempt*
+(`dispatch_attempt.py`). Queued queries are sent when an attempt ends, when a worker reports that it
+can do more, and when a worker joins.
 
-A query for which no worker has room is queued or refused at once, as `SheddingLine` says. One that
-a worker refused goes to another worker, within the budget for retries.
+A query for which no worker has room is queued or refused at once, as `SheddingLine` decides. A
+query that a worker refused goes to another worker, within the retry budget.
 """
 
 from __future__ import annotations
@@ -37,32 +37,33 @@ if TYPE_CHECKING:
     from maitred.protocol.query_link import Load
 
     class Clockwork(Protocol):
-        """The one effect that a queue dispatcher needs besides its queries."""
+        """The effect that a queue dispatcher needs."""
 
         def wake_at(self, moment: float, act: Act) -> Wakeup: ...
 
 
 LOOK_SECONDS: Final = 0.02
-"""How often a line is looked at though nothing ended: some room comes back with time alone."""
+"""Seconds between two checks of the queued queries: some room comes back with time alone."""
 
 AWAY_FIRST_SECONDS: Final = 0.1
-"""How long nothing is sent to a worker whose link broke; doubled with each further time."""
+"""Seconds for which a worker whose link broke is avoided; doubled with each further time."""
 
 
 class DispatchTotals:
-    """Counts over all queue dispatchers of a gateway, those that were closed included."""
+    """Counts over all queue dispatchers of a gateway, including closed ones."""
 
     __slots__ = ("refused_by_workers", "shed")
 
     def __init__(self) -> None:
         self.refused_by_workers = 0
-        """How often a worker had no room for a query that it was sent."""
+        """How often a worker had no room for a query."""
         self.shed = 0
-        """Queries that were refused at the gateway, because no worker had room."""
+        """Queries that the gateway refused because no worker had room."""
 
 
 class QueueDispatcher:
-    """One queue. Its policy knows workers by their sessions, in hexadecimal."""
+    """Dispatches the queries of one queue. Its policy knows workers by their sessions, in
+    hexadecimal."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class QueueDispatcher:
         """The workers that the last roster names with an address, by name."""
         self._slots: dict[str, int] = {}
         self._members = 0
-        """Workers that the last roster names, with an address or without."""
+        """Number of workers on the last roster, including those without an address."""
         self._random = random
         self._effects = effects
         self._known = workers
@@ -97,7 +98,7 @@ class QueueDispatcher:
         self.line: SheddingLine[DispatchAttempt] = SheddingLine(now, settings)
         self.budget = RetryBudget(now, settings)
         self._away: dict[str, tuple[Wakeup, float]] = {}
-        """Workers that nothing is sent to, and until when."""
+        """Workers that are avoided, and until when."""
         self._broken: dict[str, int] = {}
         """How often in a row the link of a worker broke."""
         self._alarm: Wakeup | None = None
@@ -108,7 +109,7 @@ class QueueDispatcher:
 
     @property
     def works(self) -> bool:
-        """Whether there is any worker to send to."""
+        """Whether the policy has any worker."""
         return bool(self.policy.workers)
 
     # Queries
@@ -125,7 +126,7 @@ class QueueDispatcher:
         self._place(attempt, now)
 
     def retry(self, attempt: DispatchAttempt, now: float) -> None:
-        """A worker had no room for the query: send it to another one, if that is allowed."""
+        """Send a query for which a worker had no room to another one, if the budget allows it."""
         query = attempt.query
         if query.deadline <= now:
             query.expired(now)
@@ -138,7 +139,8 @@ class QueueDispatcher:
             self._place(attempt, now, first=True)
 
     def leave(self, attempt: DispatchAttempt, now: float) -> None:
-        """The query is over. If its worker still has it, the attempt ends with the last word."""
+        """Drop a query that is over. If its worker still has it, the attempt ends with the worker's
+        last word."""
         if attempt.queued:
             attempt.queued = False
             self.line.remove(attempt)
@@ -146,7 +148,7 @@ class QueueDispatcher:
             attempt.end(QueryOutcome.CANCELLED, now)
 
     def _place(self, attempt: DispatchAttempt, now: float, *, first: bool = False) -> None:
-        """With `first`, it need not let queued queries go before it."""
+        """Send the query, or queue it; with `first`, before the queued queries."""
         line = self.line
         if line and not first:
             self.serve(now)
@@ -161,10 +163,10 @@ class QueueDispatcher:
             self.queue(attempt, now, again=first)
 
     def _asks_node(self, attempt: DispatchAttempt, now: float) -> bool:
-        """Have the node asked, once, for a slot that is free now, if it knows of more workers.
+        """Ask the node, once, for a slot that is free now, if it knows of more workers.
 
-        The roster may name workers that only the node reaches, for want of an address or of a way
-        to it. Without this they would be idle while queries are queued or refused here.
+        The roster may name workers that only the node can reach. Without this they would be idle
+        while queries are queued or refused here.
         """
         if attempt.asked_node or self._members <= len(self.policy.workers):
             return False
@@ -173,7 +175,7 @@ class QueueDispatcher:
         return True
 
     def queue(self, attempt: DispatchAttempt, now: float, *, again: bool = False) -> None:
-        """Queue the query, or refuse it, as the line says."""
+        """Queue the query, or refuse it."""
         attempt.refused_by = ()
         query = attempt.query
         why = self.line.offer(
@@ -221,7 +223,7 @@ class QueueDispatcher:
             now,
         )
 
-    # The line
+    # Queued queries
 
     def ended(
         self,
@@ -232,7 +234,7 @@ class QueueDispatcher:
         limit: int | None,
         load: Load | None = None,
     ) -> None:
-        """An attempt is over; the worker may have reported its load with the answer."""
+        """Count an attempt that ended; the worker may have reported its load with the answer."""
         name = dispatch.worker.name
         attempt.policy.ended(dispatch, outcome, now, limit)
         if load is not None and attempt.worker is not None:
@@ -245,7 +247,8 @@ class QueueDispatcher:
             self.serve(now)
 
     def reported(self, name: str, load: Load, elsewhere: int, now: float) -> None:
-        """A worker reported its load; `elsewhere` of our queries there are of other queues."""
+        """Tell the policy a worker's load; `elsewhere` of this gateway's queries there are of other
+        queues."""
         report = LoadReport(
             load.number,
             load.limit,
@@ -275,13 +278,13 @@ class QueueDispatcher:
                 name = self._pick(attempt, now)
                 if name is not None:
                     self._send(attempt, name, now)
-                else:  # only workers have room that do not know this user's pass yet
+                else:  # the workers with room do not know this user's pass yet
                     attempt.query.ask_node(now)
         finally:
             self._serving = False
 
     def _take(self, line: SheddingLine[DispatchAttempt], now: float) -> DispatchAttempt | None:
-        """The next queued attempt. Those whose deadline passed before it are told so."""
+        """Return the next queued attempt, and end those whose deadline has passed."""
         attempt, late = line.take(now)
         for one in late:
             one.queued = False
@@ -301,7 +304,7 @@ class QueueDispatcher:
             self._alarm = self._effects.wake_at(now + LOOK_SECONDS, self._look)
 
     def give_back(self, now: float) -> None:
-        """Have every queued query ask the node instead."""
+        """Have every queued query ask the node for a slot instead."""
         line = self.line
         while line:
             attempt = self._take(line, now)
@@ -311,13 +314,13 @@ class QueueDispatcher:
     # Workers
 
     def learn(self, roster: Roster, pass_books: Iterable[PassBook], now: float) -> None:
-        """Take a roster over. The last one counts for every user, whoever subscribed to it."""
+        """Apply a roster. The last one counts for every user, whichever user subscribed to it."""
         if roster.policy != self.policy_name:
             self.policy_name = roster.policy
             self.policy = self._new_policy(roster.policy, self._random)
             self._forget(tuple(self.workers))
         self._members = len(roster.members)
-        # A worker without an address is reached through the node only, by way of a slot.
+        # A worker without an address is reached through the node only, with a slot.
         slots = {one.session.hex(): one.slots for one in roster.members if one.address}
         gone = [name for name in self.workers if name not in slots]
         self._forget(gone)
@@ -349,7 +352,7 @@ class QueueDispatcher:
             self._known.left(self.workers.pop(name), self)
 
     def configure(self, settings: SheddingSettings, now: float) -> None:
-        """Take other settings over for the line and the retries; queued queries enter it anew."""
+        """Apply other settings for shedding and retries; queued queries enter anew."""
         old = self.line
         self.line = SheddingLine(now, settings)
         self.budget = RetryBudget(now, settings)
@@ -359,8 +362,8 @@ class QueueDispatcher:
                 self._place(attempt, now)
 
     def away(self, name: str, now: float, seconds: float | None = None) -> None:
-        """Send nothing to this worker for a while. Without `seconds` it is as long as it takes a
-        worker to come back whose link broke as often as this one's."""
+        """Avoid this worker for a while; without `seconds`, for longer each time in a row that its
+        link broke."""
         if name not in self.workers:
             return
         if seconds is None:
@@ -397,7 +400,7 @@ class QueueDispatcher:
             known[0].cancel()
 
     def close(self, now: float) -> None:
-        """Send nothing by this way any more."""
+        """Send no more queries to workers; the queued ones ask the node."""
         for name in list(self._away):
             self._come_back(name)
         self._forget(tuple(self.workers))
@@ -409,7 +412,7 @@ class QueueDispatcher:
 
 
 def settings_of(shedding: SheddingTerms) -> SheddingSettings:
-    """The queue's settings, as far as they make sense."""
+    """Return the queue's settings, brought into their valid ranges."""
     return SheddingSettings(
         wait_target_seconds=max(0.0001, shedding.wait_target_seconds),
         length_max=max(1, shedding.length),

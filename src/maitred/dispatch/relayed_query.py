@@ -1,8 +1,8 @@
-"""A query whose worker cannot be reached directly: the node carries it there, and the answer back.
+"""A query whose worker the gateway cannot reach: the node relays it, and the answer.
 
-The answer comes in pieces, each asked for by the gateway; so a caller that does not take rows stops
-the worker as it would on a link. To stop it for good, the request for the next piece is taken back,
-or the node is told so.
+The gateway requests the answer piece by piece, so a caller that does not take rows stops the worker
+as it would on a link. To stop it for good, the gateway takes the request for the next piece back,
+or tells the node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_SECONDS: Final = 0.001
 
 
 class RelayedQuery:
-    """Carries one query to the worker of its allocation, by way of the node."""
+    """Carries one query to the worker of its allocation, through the node."""
 
     __slots__ = (
         "_allocation",
@@ -59,7 +59,7 @@ class RelayedQuery:
         self._untaken = 0
         self._ordinal = 0
         self._gathered: list[bytes] = []
-        """Pieces of a result that did not fit into one."""
+        """Pieces of a result that is larger than one piece."""
         self._request: NodeRequest | None = None
         self._stopped = False
 
@@ -85,7 +85,7 @@ class RelayedQuery:
         if self._request is not None:
             self._request.take_back()
             return
-        with suppress(MaitredError):  # then the node notices by itself, later
+        with suppress(MaitredError):  # the node notices by itself, later
             self._hold(b"", now, stop=True)
 
     def taken(self, stream: int, size: int, now: float) -> None:  # noqa: ARG002
@@ -120,7 +120,7 @@ class RelayedQuery:
         self._request = None
         if self._stopped:
             if isinstance(outcome, Relayed) and outcome.more:
-                # It came while it was taken back; the next piece would wait for us in vain.
+                # It came while it was taken back; the next piece would wait in vain.
                 self._ordinal += 1
                 with suppress(MaitredError):
                     self._hold(b"", now, stop=True)

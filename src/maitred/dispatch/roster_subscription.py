@@ -1,10 +1,10 @@
-"""The roster of a queue: its workers, as the queue's root tells them, kept up by a long poll.
+"""A long poll for the roster of a queue: its workers, as the queue's root knows them.
 
-A gateway that picks workers itself has one subscription for each queue and user: a pass is for the
+A gateway that picks workers itself has one subscription per queue and user: a pass is for the
 queries of one user, with that user's limits. The root answers when something changes. While the
-root cannot be asked, the last roster counts for a while. A roster that no query has used for a
-minute is given up: the next query of the queue asks for a slot, as the first one did, and learns
-the queue's policy again.
+root cannot be asked, the last roster counts for a while. A subscription that no query has used for
+a minute ends: the next query of the queue asks for a slot, as the first one did, and the gateway
+learns the queue's policy again.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 ROOT: Final = 0
 HOLD_SECONDS: Final = 30.0
-"""How long one request waits for a change; half of the time for which a pass is good."""
+"""Deadline of one long poll; half of the time for which a pass is valid."""
 
 UNUSED_SECONDS: Final = 60.0
-"""A roster that no query needed for so long is given up."""
+"""A subscription that no query has used for this long ends."""
 
 LEAST_SECONDS: Final = 0.05
-"""Between two answers that say the same: a node that answers at once must not be asked without a
-pause."""
+"""Least time between two requests that get the same answer: a node that answers at once must not be
+asked without a pause."""
 
 REFRESH_SECONDS: Final = 2.0
-"""Passes are told anew no more often than this."""
+"""Least time between two requests to tell the workers their passes again."""
 
 _REFUSALS: Final = (Closed, PermissionDenied, UnknownQueue, UnknownRequest)
-"""Asking again would not help."""
+"""Errors after which the subscription ends."""
 
 
 class RosterSubscription:
-    """One user's roster of one queue; `ask` begins it."""
+    """One user's subscription to the roster of one queue; `ask` starts it."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class RosterSubscription:
         self.place = place
         """Namespace, queue and user."""
         self.roster: Roster | None = None
-        """The last one; None before the first, and when it does not count any more."""
+        """The last roster; None before the first one, and when it is out of date."""
         self.passes: dict[str, Allocation] = {}
-        """What is shown to each worker, by its session in hexadecimal."""
+        """The pass for each worker, by the worker's session in hexadecimal."""
         self.missing: frozenset[str] = frozenset()
-        """Workers to which other users have a pass, and this one has not; kept by the dispatcher
-        of the queue."""
+        """Workers of the queue to which this user has no pass yet; set by the queue's
+        dispatcher."""
         self.used_at = now
         self.over = False
-        """Whether it was given up, or refused."""
+        """Whether the subscription has ended."""
         self._effects = effects
         self._session = session
         self._random = random
@@ -95,13 +95,13 @@ class RosterSubscription:
         return f"<RosterSubscription {namespace}/{queue} for {user!r}, {len(self.passes)} workers>"
 
     def refresh(self, now: float) -> None:
-        """A worker does not know its pass: have all workers told of theirs again."""
+        """Have all workers told of their passes again: one of them does not know its pass."""
         if self.over or now - self._anew_at < REFRESH_SECONDS:
             return
         self._anew = True
         self._anew_at = now
         if self._request is not None:
-            self._request.take_back()  # and asked again when that is answered
+            self._request.take_back()  # the next request follows its answer
 
     def stop(self) -> None:
         """Stop asking the node for the roster."""
