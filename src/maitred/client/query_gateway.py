@@ -229,19 +229,12 @@ class QueryGateway:
         self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None
     ) -> None:
         """Send a request, again if need be; `told` gets whether it arrived."""
-        self._spawn(self._tell_node(message, seconds, told))
 
-    async def _tell_node(
-        self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None
-    ) -> None:
-        arrived = False
-        try:
-            await self.client.request(message, seconds)
-            arrived = True
-        except MaitredError:
-            pass
-        if told is not None:
-            told(arrived)
+        def answered(outcome: AnyAnswer | MaitredError) -> None:
+            if told is not None:
+                told(not isinstance(outcome, MaitredError))
+
+        self.client.request_told(message, answered, seconds)
 
     def wake_at(self, moment: float, act: Act) -> asyncio.TimerHandle:
         """Call `act` at that moment."""

@@ -133,6 +133,7 @@ class WorkerLink(Link):
         "used_at",
     )
 
+    holds_back = False
     relays = False
 
     def __init__(
@@ -332,14 +333,6 @@ class WorkerLink(Link):
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
         self.fail(problem)
-
-    # Answers are read however many queries are unsent: see `wire.caller`.
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
 
     # Liveness
 

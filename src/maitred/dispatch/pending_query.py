@@ -192,7 +192,7 @@ class PendingQuery:
         """Use a slot: send the query to its worker, or have the worker dialled first."""
         dispatcher = self._dispatcher
         effects = dispatcher.effects
-        if self.over:  # see `happen`
+        if self.entry.status not in UNDER_WAY:  # see `happen`
             effects.give_back(allocation, now)
             return
         self.line = None
@@ -228,22 +228,18 @@ class PendingQuery:
             dispatcher = self._dispatcher
             self._send(RelayedQuery(dispatcher.effects, self, dispatcher.window_bytes), now)
         else:  # the gateway can reach other workers, perhaps; if it reaches none, the node relays
-            self._avoid_worker(now, for_long=True)
-            problem = Unavailable("The worker cannot be reached.")
-            self.happen(Accident.NOTHING_DONE, problem, now)
+            self._ask_another(Unavailable("The worker cannot be reached."), now, for_long=True)
 
     def gone(self, why: str, now: float) -> None:
-        """Ask another worker: this one does not exist any more, and never got the query."""
+        """Ask another worker: this one does not exist any more, and never had the query."""
         if not self.over:
-            if self.attempt is not None:
-                self._avoid_worker(now, for_long=False)
-            problem = Unavailable(f"The worker is gone: {why}.")
-            self.happen(Accident.NOTHING_DONE, problem, now)
+            self._ask_another(Unavailable(f"The worker is gone: {why}."), now, for_long=False)
 
-    def _avoid_worker(self, now: float, *, for_long: bool) -> None:
+    def _ask_another(self, problem: MaitredError, now: float, *, for_long: bool) -> None:
         if self.attempt is not None:
             self.attempt.end(QueryOutcome.CANCELLED, now)
             self._dispatcher.queues.unreachable(self.allocation.session, now, for_long=for_long)
+        self.happen(Accident.NOTHING_DONE, problem, now)
 
     def _send(self, carrier: Carrier, now: float) -> None:
         """Encode the query and send it to its worker."""

@@ -84,6 +84,8 @@ class Caller(Link):
         "pending",
     )
 
+    holds_back = False
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, max_body_bytes: int, most_in_flight: int
     ) -> None:
@@ -207,16 +209,6 @@ class Caller(Link):
         for receiver in waiting:
             receiver.lost(problem)
         self.ended(problem)
-
-    # Answers are read however many requests are unsent. A node stops reading while its answers are
-    # not read; if the caller did the same, both would wait for ever. The limit of requests in
-    # flight bounds the unsent ones.
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
 
     # Deadlines
 

@@ -47,6 +47,11 @@ class Link(asyncio.Protocol):
 
     transport: asyncio.Transport
 
+    holds_back = True
+    """Whether this end stops reading while the peer does not read. Ends that send requests read on:
+    a node stops reading while its answers are not read; if the caller did the same, both would wait
+    for ever. The limit of requests in flight bounds what such an end has not sent."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -195,12 +200,14 @@ class Link(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        self.write_paused_since = self.loop.time()
+        if self.holds_back:
+            self.write_paused_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        self.write_paused_since = None
-        if not self._working and not self.closing:
-            self.work()
+        if self.holds_back:
+            self.write_paused_since = None
+            if not self._working and not self.closing:
+                self.work()
 
     @property
     def unsent_bytes(self) -> int:
