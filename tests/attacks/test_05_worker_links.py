@@ -128,7 +128,7 @@ async def test_another_certificate_is_refused_before_a_byte_is_sent(
             client, querying = await asker(one, log)
             assert await client.query("price", ARGUMENT, namespace="desk") == RESULT
             assert querying.table.relayed == 1
-            assert querying.links_refused == 1
+            assert querying.statistics().links_refused == 1
             assert between.connections == 1
             assert between.heard == b""
     ((_, event, fields),) = [line for line in log.lines if line[0] == "warning"]

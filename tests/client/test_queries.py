@@ -510,3 +510,20 @@ def test_an_idle_link_is_closed_and_opened_again(run: Run) -> None:
             assert await scene.client.query("q", 2) == [2]
 
     run(main())
+
+
+def test_a_gateway_tells_its_state_and_counts(run: Run) -> None:
+    async def main() -> None:
+        async with table() as scene:
+            await scene.client.query("q", 1)
+            counts = scene.querying.statistics()
+            assert (counts.waiting, counts.links, counts.relayed, counts.shed) == (0, 1, 0, 0)
+            gateway = scene.querying.table.gateway
+            assert repr(scene.querying) == f"<QueryGateway {gateway}, 0 queries under way, 1 links>"
+            assert repr(scene.querying.table) == f"<QueryTable {gateway}, 1 rows, 0 under way>"
+            (link,) = scene.querying.links.open.values()
+            assert repr(link) == f"<WorkerLink to {link.session.hex()[:8]}, open, 0 queries>"
+            (pool,) = scene.client._router.pools.values()
+            assert repr(pool) == f"<Pool {pool.name}, 1 of 1 shards connected, 0 requests wait>"
+
+    run(main())

@@ -98,6 +98,7 @@ class Connection(Caller):
         self.line: OrderedDict[Call, None] = OrderedDict()
         """Calls that wait for their turn."""
         self.pool: Pool | None = None
+        """The pool that uses the connection; None during the handshake."""
         self.number = -1
         self.shard = -1
         self.counts = ShardCounts()
@@ -176,6 +177,10 @@ class Connection(Caller):
         self._heartbeat = self.loop.call_later(first, self._look_at_silence)
 
     # Calls
+
+    def join(self, pool: Pool, number: int, counts: ShardCounts) -> None:
+        """Tell this pool from now on what happens to the connection."""
+        self.pool, self.number, self.counts = pool, number, counts
 
     def submit(self, call: Call, now: float, room: WaitingRoom) -> None:
         """Send the call, or queue it."""

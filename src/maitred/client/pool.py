@@ -115,6 +115,13 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
+    def __repr__(self) -> str:
+        shards = self.description.shards if self.description is not None else "?"
+        return (
+            f"<Pool {self.name}, {len(self.by_shard)} of {shards} shards connected, "
+            f"{len(self.line)} requests wait>"
+        )
+
     def start(self) -> None:
         """Begin to connect."""
         self._heard_at = self._loop.time()
@@ -308,11 +315,9 @@ class Pool:
             self._warn_of_ignored_credentials()
         description = connection.description
         self.problem = None
-        connection.number = self._next_number
+        connection.join(self, self._next_number, self.counts(description.shard))
         self._next_number += 1
-        connection.pool = self
         self._held[connection.number] = connection
-        connection.counts = self.counts(description.shard)
         described = Described(description.node, description.shards, description.shard_ports)
         decisions = self._coverage.opened(
             connection.number, dial, described, description.shard, self._loop.time()

@@ -17,6 +17,7 @@ from maitred.client.links import Links
 from maitred.client.query_table_watch import QueryTableWatch
 from maitred.client.queues import QueueView
 from maitred.client.router import closed
+from maitred.client.statistics import GatewayStatistics
 from maitred.dispatch.dispatcher import Dispatcher
 from maitred.dispatch.query_states import Accident
 from maitred.errors import InternalError, MaitredError
@@ -101,8 +102,7 @@ class QueryGateway:
         self.connect = self.links.connect
         self.load_reported = self.dispatcher.queues.reported
         self.why_away = client.why_away
-        self.links_refused = 0
-        """Connections to workers that were refused because of what answered there."""
+        self._links_refused = 0
         self._watching = QueryTableWatch(client, self)
         self._watches = False
         self._prepare = None if hook is None else partial(self._call_hook, hook)
@@ -114,7 +114,10 @@ class QueryGateway:
         self._drained: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<QueryGateway {self.table.gateway}, {self.under_way} queries under way>"
+        return (
+            f"<QueryGateway {self.table.gateway}, {self.under_way} queries under way, "
+            f"{len(self.open_links)} links{', closed' if self._closed else ''}>"
+        )
 
     # Queries
 
@@ -149,6 +152,19 @@ class QueryGateway:
     def waiting(self) -> int:
         """Return the number of queries under way that no worker has yet."""
         return self.dispatcher.waiting
+
+    def statistics(self) -> GatewayStatistics:
+        """Return the counts of queries and of connections to workers."""
+        queues = self.dispatcher.queues
+        return GatewayStatistics(
+            waiting=self.waiting,
+            queued=queues.queued,
+            links=len(self.open_links),
+            links_refused=self._links_refused,
+            relayed=self.table.relayed,
+            shed=queues.totals.shed,
+            refused_by_workers=queues.totals.refused_by_workers,
+        )
 
     async def close(self, within: float = 0.0) -> None:
         """Accept no more queries, wait up to `within` seconds for those under way, then end all."""
@@ -280,7 +296,7 @@ class QueryGateway:
 
     def link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
         """Log why a worker was not dialled, or what was wrong with the answer at its address."""
-        self.links_refused += 1
+        self._links_refused += 1
         if self._complaints is not None:
             peer = f"{allocation.worker} at {allocation.address.partition('#')[0]}"
             self._complaints.say("a connection to a worker was refused", peer, problem)

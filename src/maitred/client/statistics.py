@@ -97,6 +97,25 @@ class Statistics(Totals, frozen=True, kw_only=True):
         )
 
 
+class GatewayStatistics(Struct, frozen=True, kw_only=True):
+    """The counts of a query gateway at one moment, apart from those of its query table."""
+
+    waiting: int
+    """Queries under way that have no worker yet."""
+    queued: int
+    """Queries that wait for room at a worker that the gateway picks."""
+    links: int
+    """Open connections to workers."""
+    links_refused: int
+    """Connections to workers that were refused because of what answered there."""
+    relayed: int
+    """Queries that were sent through the node, because their worker could not be reached."""
+    shed: int
+    """Queries that the gateway refused because no worker had room."""
+    refused_by_workers: int
+    """How often a worker had no room for a query."""
+
+
 def summed(parts: Iterable[Totals]) -> dict[str, int]:
     """Return the sum of every count, by name."""
     listed = list(parts)

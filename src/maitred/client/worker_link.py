@@ -177,6 +177,10 @@ class WorkerLink(Link):
         """When the timer fires."""
         self._timer: asyncio.TimerHandle | None = None
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closing else "open" if self._proved else "not greeted"
+        return f"<WorkerLink to {self.session.hex()[:8]}, {state}, {len(self.streams)} queries>"
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._fingerprint and not self._is_announced():

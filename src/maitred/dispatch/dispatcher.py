@@ -96,7 +96,10 @@ class Dispatcher:
         self._draining = False
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self.table.gateway}, {len(self._under_way)} queries under way>"
+        return (
+            f"<Dispatcher {self.table.gateway}, {len(self._under_way)} queries under way, "
+            f"{self.waiting} without a worker>"
+        )
 
     # A query begins
 

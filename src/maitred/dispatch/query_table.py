@@ -85,6 +85,9 @@ class QueryTable:
         self._over: deque[int] = deque()
         self._next = 1
 
+    def __repr__(self) -> str:
+        return f"<QueryTable {self.gateway}, {len(self)} rows, {self.under_way} under way>"
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -14,6 +14,7 @@ from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
 
 if TYPE_CHECKING:
+    from maitred.client.statistics import GatewayStatistics
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
@@ -72,7 +73,7 @@ class Pages:
             )
             lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
             if isinstance(querying, QueryGateway):
-                lines += _dispatch_families(querying)
+                lines += _dispatch_families(querying.statistics())
         body = ("\n".join(lines) + "\n").encode()
         connection.answer(request, 200, PROMETHEUS, body)
 
@@ -110,32 +111,31 @@ class Pages:
         return lines
 
 
-def _dispatch_families(querying: QueryGateway) -> list[str]:
+def _dispatch_families(statistics: GatewayStatistics) -> list[str]:
     """Render the metrics of waiting queries and of connections to workers."""
-    queues = querying.dispatcher.queues
     lines = []
     for name, text, value in (
-        ("waiting", "Queries that wait for a worker now.", querying.waiting),
-        ("links", "Connections to workers.", len(querying.links.open)),
-        ("in_line", "Queries that wait here because no worker has room.", queues.queued),
+        ("waiting", "Queries that wait for a worker now.", statistics.waiting),
+        ("links", "Connections to workers.", statistics.links),
+        ("in_line", "Queries that wait here because no worker has room.", statistics.queued),
     ):
         lines += gauge(f"maitred_queries_{name}", text, value)
     for name, text, value in (
         (
             "links_refused",
             "Connections to workers given up because of what answered there.",
-            querying.links_refused,
+            statistics.links_refused,
         ),
-        ("shed", "Queries that were refused here because no worker had room.", queues.totals.shed),
+        ("shed", "Queries that were refused here because no worker had room.", statistics.shed),
         (
             "refused_by_workers",
             "How often a worker had no room for a query that was sent to it.",
-            queues.totals.refused_by_workers,
+            statistics.refused_by_workers,
         ),
         (
             "relayed",
             "Queries that went through the node, because their worker was out of reach.",
-            querying.table.relayed,
+            statistics.relayed,
         ),
     ):
         lines += counter(f"maitred_queries_{name}_total", text, [({}, value)])
