@@ -7,7 +7,7 @@ may be, when a query is tried elsewhere and when it is refused is decided by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from maitred.balancing.workers import worker_policy
 from maitred.dispatch.known_workers import KnownWorkers
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers import LoadReport, WorkerPolicy
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
+    from maitred.dispatch.roster_subscription import RosterSubscription
     from studies.contest.provider import Provider
 
 UNREACHABLE_SECONDS = 30.0
@@ -125,10 +126,16 @@ class Gateway:
             now=0.0,
             new_policy=_policy,
         )
+        self.queue.subscriptions[""] = self.subscription
         self.passes: dict[str, Allocation] = {}
         self.missing: frozenset[str] = frozenset()
         self.used_at = 0.0
         self._version = 0
+
+    @property
+    def subscription(self) -> RosterSubscription:
+        """The gateway itself, which has the passes of its one user."""
+        return cast("RosterSubscription", self)
 
     def refresh(self, now: float) -> None:
         """Passes are never forgotten in the model."""
@@ -145,7 +152,7 @@ class Gateway:
         }
         shedding = SheddingTerms() if self.queues else NO_RETRIES
         roster = Roster(self._version, self.queue.policy_name, members, shedding)
-        self.queue.learn(roster, [self], now)
+        self.queue.learn(roster, now)
 
     def told(self, provider: Provider, report: LoadReport, now: float) -> None:
         """A report came that did not come with an answer."""

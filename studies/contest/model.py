@@ -176,7 +176,7 @@ class Contest:
         if now >= self.model.warm_seconds:
             self.tally.asked[1 if low else 0] += 1
         self._timeouts.append((deadline, query))
-        gateway.queue.enter(query, gateway, now)
+        gateway.queue.enter(query, gateway.subscription, now)
 
     def _over(self, query: Query, now: float, cause: str | None) -> None:
         """The client has its answer; a closed connection asks again."""

@@ -105,7 +105,7 @@ class Scene:
 
     @property
     def queue(self) -> QueueDispatcher:
-        return self.queues.by_place["n", "q"].dispatcher
+        return self.queues.by_place["n", "q"]
 
     @property
     def subscriptions(self) -> dict[str, RosterSubscription]:

@@ -400,7 +400,7 @@ def test_a_worker_is_busy_until_its_last_word_and_a_deadline_counts_as_lost(
     world.answer(request, Allocated([world.allocation(FIRST)], policy="least-active"))
     (subscription,) = world.requests
     world.answer(subscription, Roster(1, "least-active", [Member(FIRST, "w", "h:1", 4, FIRST)]))
-    policy = world.dispatcher.queues.by_place["n", "q"].dispatcher.policy
+    policy = world.dispatcher.queues.by_place["n", "q"].policy
     ends: list[QueryOutcome] = []
     ended = policy.ended
 
@@ -688,5 +688,5 @@ def test_whatever_happens_every_query_ends_once_and_is_run_once(
     for link, stream in world.effects.under_way():
         end(link, stream, STOPPED)
     for queue in dispatcher.queues.by_place.values():
-        policy = queue.dispatcher.policy
+        policy = queue.policy
         assert all(policy.in_flight(name) == 0 for name in policy.workers), "nothing is in flight"

@@ -177,7 +177,8 @@ class House:
             for one in members
         }
         roster = Roster(self.version, self.policy, members, shedding)
-        self.queue.learn(roster, [self.book], self.clock.now)
+        self.queue.subscriptions[""] = self.book
+        self.queue.learn(roster, self.clock.now)
 
     def ask(self, seconds: float, priority: int, *, now_only: bool) -> None:
         query = FakeQuery(self, self.clock.now + seconds, priority, now_only=now_only)

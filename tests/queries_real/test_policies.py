@@ -73,8 +73,7 @@ async def opened(
 
 
 def dispatcher_of(client: AsyncClient, queue: str = "drink") -> QueueDispatcher | None:
-    found = client.querying.dispatcher.queues.by_place.get(("bar", queue))
-    return None if found is None else found.dispatcher
+    return client.querying.dispatcher.queues.by_place.get(("bar", queue))
 
 
 async def query_end(client: AsyncClient, workers: int, queue: str = "drink") -> QueueDispatcher:
@@ -125,8 +124,8 @@ def test_every_policy_answers(run: Run, policy: str) -> None:
             assert client.querying.table.counts["waiting"] == asked + 13
             queues = client.querying.dispatcher.queues.by_place
             for one in queues.values():
-                picked = one.dispatcher.policy
-                assert one.dispatcher.policy_name == policy
+                picked = one.policy
+                assert one.policy_name == policy
                 assert all(picked.in_flight(worker) == 0 for worker in picked.workers)
             assert bool(queues) == (policy != "idle")
             if policy == "round-robin":

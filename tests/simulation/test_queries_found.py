@@ -123,7 +123,7 @@ def test_a_worker_that_only_the_node_reaches_helps_when_the_others_are_full(poli
         while len(caller.querying.dispatcher.queues.by_place) == 0:
             _, running = caller.ask(0.0)
             await running.answer()
-        queue = caller.querying.dispatcher.queues.by_place[NAMESPACE, QUOTES].dispatcher
+        queue = caller.querying.dispatcher.queues.by_place[NAMESPACE, QUOTES]
         while not queue.works:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
         stories = [caller.ask(10.0) for _ in range(reached.slots)]

@@ -326,11 +326,13 @@ class AsyncClient:
         grace_seconds: float = GRACE_SECONDS,
         *,
         patient: bool = True,
+        told: Callable[[AnyAnswer | MaitredError], None] | None = None,
     ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
         It is sent once: the caller decides when to ask again. Raises if the request cannot be sent
         at all; later errors come with its answer. A `patient` one waits for a node that is away.
+        With `told`, that is called with the answer, which is not awaited then.
         """
         now = self._loop.time()
         deadline = now + checked_timeout(timeout)
@@ -341,6 +343,7 @@ class AsyncClient:
             loop=self._loop,
             grace_seconds=grace_seconds,
             patient=patient,
+            told=told,
         )
         self._router.dispatch(held, now)
         return held

@@ -41,7 +41,9 @@ class LongPoll(Call):
         loop: asyncio.AbstractEventLoop,
         grace_seconds: float,
         patient: bool,
+        told: Callable[[Any], None] | None = None,
     ) -> None:
+        """With `told`, the answer need not be awaited: see `tell`."""
         super().__init__(message, deadline)
         self.grace_seconds = grace_seconds
         self.patient = patient
@@ -49,7 +51,7 @@ class LongPoll(Call):
         self._loop = loop
         self._taken_back = False
         self._outcome: Frame | Exception | None = None
-        self._told: Callable[[Any], None] | None = None
+        self._told = told
 
     async def answer(self) -> Any:  # noqa: ANN401 - the message says which
         """Return the answer to the message, or raise why there is none: `Cancelled` if it was taken

@@ -237,9 +237,7 @@ class QueryGateway:
         def answered(outcome: AnyAnswer | MaitredError) -> None:
             told(outcome, loop.time())
 
-        held = self.client.hold(message, seconds, patient=patient)
-        held.tell(answered)
-        return held
+        return self.client.hold(message, seconds, patient=patient, told=answered)
 
     def tell_node(
         self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maitred.balancing.workers import Dispatch
     from maitred.dispatch.known_workers import KnownWorker
     from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.dispatch.roster_subscription import RosterSubscription
     from maitred.protocol.queries import Allocation
     from maitred.protocol.query_link import QueryEnd
 
@@ -65,19 +66,6 @@ class DispatchedQuery(Protocol):
         """Ask the node for a slot that is free now; the attempt continues if there is none."""
 
 
-class PassBook(Protocol):
-    """The passes of one user to the workers of a queue."""
-
-    passes: dict[str, Allocation]
-    """The pass for each worker, by the worker's name."""
-    missing: frozenset[str]
-    """Workers of the queue to which this user has no pass yet."""
-    used_at: float
-
-    def refresh(self, now: float) -> None:
-        """Have all workers told of their passes again: one of them does not know its pass."""
-
-
 class DispatchAttempt:
     """One query at one queue dispatcher. Once its caller has left, it receives the worker's last
     word in the query's place."""
@@ -86,21 +74,23 @@ class DispatchAttempt:
         "asked_node",
         "dispatch",
         "leaving",
-        "pass_book",
         "policy",
         "query",
         "queue",
         "queued",
         "refused_by",
         "sent",
+        "subscription",
         "was_full",
         "worker",
     )
 
-    def __init__(self, queue: QueueDispatcher, query: DispatchedQuery, pass_book: PassBook) -> None:
+    def __init__(
+        self, queue: QueueDispatcher, query: DispatchedQuery, subscription: RosterSubscription
+    ) -> None:
         self.queue = queue
         self.query = query
-        self.pass_book = pass_book
+        self.subscription = subscription
         self.policy = queue.policy
         """The policy that picked its worker; a queue may get another one later."""
         self.dispatch: Dispatch | None = None
@@ -158,7 +148,7 @@ class DispatchAttempt:
             self.end(QueryOutcome.CANCELLED, now)
             self.queue.away(name, now)
             if isinstance(problem, InvalidReservation):
-                self.pass_book.refresh(now)
+                self.subscription.refresh(now)
         elif isinstance(problem, DeadlineExceeded):
             self.end(QueryOutcome.CANCELLED, now)
         else:  # every other worker would refuse it as well

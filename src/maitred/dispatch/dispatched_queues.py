@@ -31,22 +31,6 @@ SUBSCRIPTIONS_MAX: Final = 256
 further queues and users ask for slots."""
 
 
-class DispatchedQueue:
-    """A queue dispatcher, and its subscriptions."""
-
-    __slots__ = ("dispatcher", "subscriptions")
-
-    def __init__(self, dispatcher: QueueDispatcher) -> None:
-        self.dispatcher = dispatcher
-        self.subscriptions: dict[str, RosterSubscription] = {}
-        """The subscriptions to the queue's roster, by user."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every subscription has ended."""
-        return all(one.over for one in self.subscriptions.values())
-
-
 class DispatchedQueues:
     """The queues of one gateway whose workers it picks."""
 
@@ -59,7 +43,7 @@ class DispatchedQueues:
         backoff: tuple[float, float],
         unreachable_seconds: float,
     ) -> None:
-        self.by_place: dict[Place, DispatchedQueue] = {}
+        self.by_place: dict[Place, QueueDispatcher] = {}
         self.totals = DispatchTotals()
         self._effects = effects
         self._session = session
@@ -73,7 +57,7 @@ class DispatchedQueues:
     @property
     def queued(self) -> int:
         """The number of queries that wait for room at a worker."""
-        return sum(len(queue.dispatcher.line) for queue in self.by_place.values())
+        return sum(len(queue.line) for queue in self.by_place.values())
 
     # Queries
 
@@ -93,12 +77,11 @@ class DispatchedQueues:
             elif now - subscription.used_at >= UNUSED_SECONDS:
                 self._forget(queue, ask.user, now)
             return False
-        dispatcher = queue.dispatcher
-        if not dispatcher.works or query.deadline <= now:
+        if not queue.works or query.deadline <= now:
             return False
-        if query.attempt is not None and query.attempt.queue is not dispatcher:
+        if query.attempt is not None and query.attempt.queue is not queue:
             query.attempt = None
-        dispatcher.enter(query, subscription, now)
+        queue.enter(query, subscription, now)
         return True
 
     def retries(self, query: PendingQuery, now: float) -> bool:
@@ -120,9 +103,8 @@ class DispatchedQueues:
         else:
             query.ask_node(now)
 
-    def _is_open(self, dispatcher: QueueDispatcher) -> bool:
-        queue = self.by_place.get(dispatcher.place)
-        return queue is not None and queue.dispatcher is dispatcher and dispatcher.works
+    def _is_open(self, queue: QueueDispatcher) -> bool:
+        return self.by_place.get(queue.place) is queue and queue.works
 
     # Events from nodes and workers
 
@@ -134,27 +116,25 @@ class DispatchedQueues:
         if queue is None:
             if self._subscriptions >= SUBSCRIPTIONS_MAX:
                 return
-            queue = self.by_place[place] = DispatchedQueue(
-                QueueDispatcher(
-                    place,
-                    policy,
-                    random=self._random,
-                    effects=self._effects,
-                    workers=self._workers,
-                    totals=self.totals,
-                    unreachable_seconds=self._unreachable_seconds,
-                    now=now,
-                )
+            queue = self.by_place[place] = QueueDispatcher(
+                place,
+                policy,
+                random=self._random,
+                effects=self._effects,
+                workers=self._workers,
+                totals=self.totals,
+                unreachable_seconds=self._unreachable_seconds,
+                now=now,
             )
         if user not in queue.subscriptions:
             self._subscribe(queue, user, now)
 
-    def _subscribe(self, queue: DispatchedQueue, user: str, now: float) -> None:
+    def _subscribe(self, queue: QueueDispatcher, user: str, now: float) -> None:
         if self._closed or self._subscriptions >= SUBSCRIPTIONS_MAX:
             return
         self._subscriptions += 1
         subscription = queue.subscriptions[user] = RosterSubscription(
-            (*queue.dispatcher.place, user),
+            (*queue.place, user),
             effects=self._effects,
             session=self._session,
             random=self._random,
@@ -174,34 +154,34 @@ class DispatchedQueues:
         if roster is not None and roster.policy not in WORKER_POLICIES:
             self._is_idle(queue, subscription, now)
         elif roster is not None:
-            queue.dispatcher.learn(roster, queue.subscriptions.values(), now)
+            queue.learn(roster, now)
         elif subscription.over:
             self._forget(queue, user, now)
 
-    def _forget(self, queue: DispatchedQueue, user: str, now: float) -> None:
+    def _forget(self, queue: QueueDispatcher, user: str, now: float) -> None:
         del queue.subscriptions[user]
         self._subscriptions -= 1
         if queue.is_over:
             self._close(queue, now)
 
     def _is_idle(
-        self, queue: DispatchedQueue, subscription: RosterSubscription, now: float
+        self, queue: QueueDispatcher, subscription: RosterSubscription, now: float
     ) -> None:
         """End a subscription because the node picks the workers of the queue, or of this user's
         queries. It is remembered, so that not every query of the user subscribes again."""
         subscription.give_up()
         if queue.is_over:
             self._close(queue, now)
-        elif queue.dispatcher.line:
-            queue.dispatcher.serve(now)
+        elif queue.line:
+            queue.serve(now)
 
-    def _close(self, queue: DispatchedQueue, now: float) -> None:
-        del self.by_place[queue.dispatcher.place]
+    def _close(self, queue: QueueDispatcher, now: float) -> None:
+        del self.by_place[queue.place]
         self._subscriptions -= len(queue.subscriptions)
         for subscription in queue.subscriptions.values():
             subscription.stop()
         queue.subscriptions.clear()
-        queue.dispatcher.close(now)
+        queue.close(now)
 
     def reported(self, session: bytes, load: Load, now: float) -> None:
         """Tell the queues of a worker the load that it reported."""

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers import Dispatch, WorkerPolicy
-    from maitred.dispatch.dispatch_attempt import DispatchedQuery, PassBook
+    from maitred.dispatch.dispatch_attempt import DispatchedQuery
     from maitred.dispatch.effects import Act, Wakeup
     from maitred.dispatch.known_workers import KnownWorker, KnownWorkers
+    from maitred.dispatch.roster_subscription import RosterSubscription
     from maitred.protocol.queries import Roster, SheddingTerms
     from maitred.protocol.query_link import Load
 
@@ -80,6 +81,8 @@ class QueueDispatcher:
     ) -> None:
         self.place = place
         """The namespace and the name of the queue."""
+        self.subscriptions: dict[str, RosterSubscription] = {}
+        """The subscriptions to the queue's roster, by user."""
         self.policy_name = policy
         self._new_policy = new_policy or worker_policy
         self.policy = self._new_policy(policy, random)
@@ -108,21 +111,26 @@ class QueueDispatcher:
         return f"<QueueDispatcher {'/'.join(self.place)}, {self.policy!r}, {len(self.line)} queued>"
 
     @property
+    def is_over(self) -> bool:
+        """Whether every subscription has ended."""
+        return all(one.over for one in self.subscriptions.values())
+
+    @property
     def works(self) -> bool:
         """Whether the policy has any worker."""
         return bool(self.policy.workers)
 
     # Queries
 
-    def enter(self, query: DispatchedQuery, pass_book: PassBook, now: float) -> None:
+    def enter(self, query: DispatchedQuery, subscription: RosterSubscription, now: float) -> None:
         """Send the query to a worker, queue it, or refuse it."""
-        pass_book.used_at = now
+        subscription.used_at = now
         attempt = query.attempt
         if attempt is None:
-            attempt = query.attempt = DispatchAttempt(self, query, pass_book)
+            attempt = query.attempt = DispatchAttempt(self, query, subscription)
             self.budget.admitted()
         else:
-            attempt.pass_book = pass_book
+            attempt.subscription = subscription
         self._place(attempt, now)
 
     def retry(self, attempt: DispatchAttempt, now: float) -> None:
@@ -197,11 +205,11 @@ class QueueDispatcher:
 
     def _pick(self, attempt: DispatchAttempt, now: float) -> str | None:
         without: tuple[str, ...] | frozenset[str] = attempt.refused_by
-        pass_book = attempt.pass_book
-        if pass_book.missing:
-            without = pass_book.missing.union(without)
+        subscription = attempt.subscription
+        if subscription.missing:
+            without = subscription.missing.union(without)
         name = self.policy.pick(now, without)
-        return name if name in pass_book.passes else None
+        return name if name in subscription.passes else None
 
     def _send(self, attempt: DispatchAttempt, name: str, now: float) -> None:
         attempt.policy = self.policy
@@ -210,7 +218,7 @@ class QueueDispatcher:
         attempt.sent = False
         attempt.leaving = QueryOutcome.CANCELLED
         attempt.was_full = False
-        attempt.query.allocated(attempt.pass_book.passes[name], now)
+        attempt.query.allocated(attempt.subscription.passes[name], now)
 
     def _shed(self, attempt: DispatchAttempt, why: str, now: float) -> None:
         self.totals.shed += 1
@@ -313,7 +321,7 @@ class QueueDispatcher:
 
     # Workers
 
-    def learn(self, roster: Roster, pass_books: Iterable[PassBook], now: float) -> None:
+    def learn(self, roster: Roster, now: float) -> None:
         """Apply a roster. The last one counts for every user, whichever user subscribed to it."""
         if roster.policy != self.policy_name:
             self.policy_name = roster.policy
@@ -337,8 +345,8 @@ class QueueDispatcher:
             if name not in self._away:
                 self.policy.joined(name, count, now)
         names = frozenset(slots)
-        for book in pass_books:
-            book.missing = names.difference(book.passes)
+        for subscription in self.subscriptions.values():
+            subscription.missing = names.difference(subscription.passes)
         if not self.works:
             self.give_back(now)
         if roster.shedding != self._shedding:
