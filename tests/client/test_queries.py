@@ -506,7 +506,7 @@ def test_an_idle_link_is_closed_and_opened_again(run: Run) -> None:
         async with table(idle_seconds=0.05, ping_seconds=0.04) as scene:
             assert await scene.client.query("q", 1) == [1]
             await scene.worker.until(lambda: scene.worker.lost)
-            assert len(scene.querying.links) == 0
+            assert len(scene.querying.links.open) == 0
             assert await scene.client.query("q", 2) == [2]
 
     run(main())

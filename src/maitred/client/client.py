@@ -47,6 +47,7 @@ from maitred.protocol.messages import (
     without_home,
 )
 from maitred.settings import Querying
+from maitred.wire.background_tasks import BackgroundTasks
 from maitred.wire.caller import error_of
 from maitred.wire.silence import SilenceTimer
 
@@ -96,7 +97,7 @@ class AsyncClient:
         )
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
-        self._retrying: set[asyncio.Task[None]] = set()
+        self._retrying = BackgroundTasks(loop)
         """Requests of `request_told` that are being tried again."""
         self._silent = False
         """Whether the first attempts at connections were not even refused."""
@@ -175,11 +176,8 @@ class AsyncClient:
             await self._querying.close(within)
             within = max(0.0, within - (self._loop.time() - began))
         self._router.closed = True
-        pools = list(self._router.pools.values())
         self._room.empty(closed())
-        dialling = [task for pool in pools for task in pool.stop()]
-        if dialling:
-            await asyncio.wait(dialling)
+        await asyncio.gather(*(pool.stop() for pool in self._router.pools.values()))
         for connection in self._connections():
             connection.retire()  # closes when its last call is answered
         with suppress(TimeoutError):
@@ -266,9 +264,7 @@ class AsyncClient:
             elif answer is outcome and not isinstance(answer, ConnectionLost):
                 told(answer)
             else:
-                retrying = self._loop.create_task(self._tell_later(call, answer, told))
-                self._retrying.add(retrying)
-                retrying.add_done_callback(self._retrying.discard)
+                self._retrying.start(self._tell_later(call, answer, told))
 
         call = ToldCall(message, now + seconds, first_told, patient=patient)
         try:

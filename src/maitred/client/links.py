@@ -19,6 +19,7 @@ from maitred.errors import MaitredError, TlsFailed, UnknownWorker
 from maitred.protocol.query_link import CHALLENGE_BYTES
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.worker_tls import pinning_context
+from maitred.wire.background_tasks import BackgroundTasks
 from maitred.wire.memory import keep_large_blocks
 
 if TYPE_CHECKING:
@@ -65,12 +66,9 @@ class Links:
         it elsewhere gets the queries for its own address, and none of the worker's."""
         self._keys: dict[WorkerLink, Key] = {}
         self._waiting: dict[Key, list[ConnectionWaiter]] = {}
-        self._dialing: dict[asyncio.Task[None], None] = {}
+        self._dialing = BackgroundTasks(self._loop)
         self._unreachable: dict[Key, float] = {}
         self._closed = False
-
-    def __len__(self) -> int:
-        return len(self.open)
 
     def connect(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
         """Dial a worker to which there is no link, and tell the waiter how that ended."""
@@ -84,9 +82,7 @@ class Links:
             waiter.gone("the gateway is closed", now)
         else:
             self._waiting[key] = [waiter]
-            task = self._loop.create_task(self._dial(key, allocation))
-            self._dialing[task] = None
-            task.add_done_callback(self._dialing.pop)
+            self._dialing.start(self._dial(key, allocation))
 
     def opened(self, key: Key, link: WorkerLink) -> None:
         """Use this link to the worker until it ends."""
@@ -191,10 +187,6 @@ class Links:
     async def close(self) -> None:
         """Close all links, and stop dialling."""
         self._closed = True
-        dialing = list(self._dialing)
-        for task in dialing:
-            task.cancel()
         for link in list(self.open.values()):
             link.end("the gateway is closed")
-        if dialing:
-            await asyncio.wait(dialing)
+        await self._dialing.stop()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -39,10 +39,11 @@ from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.routing.keys import check_batch_size
 from maitred.wire.alarm import TIMER_SLACK_SECONDS
+from maitred.wire.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
     from random import Random
 
     from maitred.client.address import HostPort
@@ -111,7 +112,7 @@ class Pool:
         self._patience: asyncio.TimerHandle | None = None
         """Fires when a node that is away counts as unreachable."""
         self._next_number = 0
-        self._dialing: dict[asyncio.Task[None], None] = {}
+        self._dialing = BackgroundTasks(loop)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -354,7 +355,7 @@ class Pool:
             elif self._closed:
                 continue
             elif isinstance(decision, Dial):
-                self._spawn(self._dial(decision))
+                self._dialing.start(self._dial(decision))
             else:
                 self._timer = self._loop.call_at(decision.moment, self._tick)
         covering = sorted(self._coverage.covering.items())
@@ -371,29 +372,15 @@ class Pool:
         self._timer = None
         self._perform(self._coverage.tick(self._loop.time()))
 
-    def _spawn(self, running: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(running)
-        self._dialing[task] = None
-        task.add_done_callback(self._dialled)
-
-    def _dialled(self, task: asyncio.Task[None]) -> None:
-        self._dialing.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            self._loop.call_exception_handler(
-                {"message": f"connecting to {self.name} failed", "exception": task.exception()}
-            )
-
     # The end
 
-    def stop(self) -> list[asyncio.Task[None]]:
-        """Stop connecting; returns the attempts that have to end first."""
+    async def stop(self) -> None:
+        """Stop connecting, and wait for the end of the attempts under way."""
         self._closed = True
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
-        for task in self._dialing:
-            task.cancel()
-        return list(self._dialing)
+        await self._dialing.stop()
 
     def connections(self) -> list[Connection]:
         """Return all open connections, including retired ones."""

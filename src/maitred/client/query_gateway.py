@@ -21,10 +21,11 @@ from maitred.client.statistics import GatewayStatistics
 from maitred.dispatch.dispatcher import Dispatcher
 from maitred.dispatch.query_states import Accident
 from maitred.errors import InternalError, MaitredError
+from maitred.wire.background_tasks import BackgroundTasks
 from maitred.wire.complaints import Complaints
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
@@ -109,7 +110,8 @@ class QueryGateway:
         self._log = log
         self._complaints = None if log is None else Complaints(loop, log)
         self._wall_clock = surroundings.wall_clock
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._hooks = BackgroundTasks(loop)
+        """Hooks that are awaited."""
         self._closed = False
         self._drained: asyncio.Future[None] | None = None
 
@@ -174,12 +176,9 @@ class QueryGateway:
             self.dispatcher.drain()
             await asyncio.wait([self._drained], timeout=within)
         self.dispatcher.close(self.loop.time())
-        for task in list(self._tasks):
-            task.cancel()
+        await self._hooks.stop()
         await self._watching.stop()
         await self.links.close()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
 
     # The hook
 
@@ -192,7 +191,7 @@ class QueryGateway:
         except Exception as problem:
             raise self._hook_failed(problem) from problem
         if isawaitable(made):
-            self._spawn(self._after_hook(query, made))
+            self._hooks.start(self._after_hook(query, made))
         else:
             self._hooked(query, made, now)
 
@@ -279,11 +278,6 @@ class QueryGateway:
         """Let `close` continue: the last query has ended."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-
-    def _spawn(self, running: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(running)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
 
     # Events from links
 

@@ -8,7 +8,7 @@ node in a request of its own, while the next long poll is already waiting.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maitred.dispatch.query_states import UNDER_WAY
 from maitred.errors import (
@@ -19,10 +19,9 @@ from maitred.errors import (
     UnknownRequest,
 )
 from maitred.protocol.queries import Report, Watch, Watched
+from maitred.wire.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from maitred.client.client import AsyncClient
     from maitred.client.query_gateway import QueryGateway
     from maitred.protocol.queries import Order, QueryRow
@@ -45,26 +44,16 @@ class QueryTableWatch:
     def __init__(self, client: AsyncClient, querying: QueryGateway) -> None:
         self._client = client
         self._querying = querying
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = BackgroundTasks(asyncio.get_running_loop())
 
     def start(self) -> None:
         """Start a long poll at each node of the client's address."""
         for node in self._client.nodes():
-            self._spawn(self._watch(node.address))
+            self._tasks.start(self._watch(node.address))
 
     async def stop(self) -> None:
         """End the long polls."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _spawn(self, running: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(running)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        await self._tasks.stop()
 
     async def _watch(self, node: str) -> None:
         querying = self._querying
@@ -84,7 +73,7 @@ class QueryTableWatch:
                 continue
             if isinstance(answer, Watched):
                 for order in answer.orders:
-                    self._spawn(self._report(node, order.number, self._obey(order)))
+                    self._tasks.start(self._report(node, order.number, self._obey(order)))
 
     def _obey(self, order: Order) -> list[QueryRow]:
         querying = self._querying

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from maitred.client.shapes import ArgumentCheck, argument_check
 from maitred.errors import MaitredError, NoHandlerFits, NoWorker
@@ -40,24 +40,14 @@ CHECKS_MAX: Final = 1_000
 """Decoders that are remembered, over all queues; each takes some kilobytes."""
 
 
-class KnownSignatures:
+class KnownSignatures(NamedTuple):
     """The node's answer for one queue."""
 
-    __slots__ = ("announced", "at", "checks", "served")
-
-    def __init__(
-        self,
-        at: float,
-        announced: frozenset[bytes],
-        checks: list[ArgumentCheck],
-        *,
-        served: bool,
-    ) -> None:
-        self.at = at
-        self.announced = announced
-        self.checks = checks
-        """The checks of all handlers; empty if no arguments can be refused."""
-        self.served = served
+    at: float
+    announced: frozenset[bytes]
+    checks: list[ArgumentCheck]
+    """The checks of all handlers; empty if no arguments can be refused."""
+    served: bool
 
     def takes(self, signature: bytes | None) -> bool:
         """Return whether arguments that fit this signature may be added unchecked."""

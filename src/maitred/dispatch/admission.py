@@ -63,7 +63,13 @@ class Admission:
         waiting = usage.waiting.get(key, 0)
         if limits is not None:
             limits.check_queue(user, namespace, queue)
-            _check(user, limits, usage, waiting, queue)
+            _check_concurrent(f"The user {user!r}", limits.concurrent, usage)
+            if limits.waiting is not None and waiting >= limits.waiting:
+                raise Overloaded(
+                    f"The user {user!r} has {waiting:,} queries waiting in {queue!r}, as many as "
+                    "allowed.",
+                    retry_after=CONCURRENT_RETRY_SECONDS,
+                )
         of_queue = self._queue_limits_of(namespace, queue)
         if of_queue is not None:
             self._enter_queue(key, of_queue, now)
@@ -112,11 +118,7 @@ class Admission:
         if usage is None:
             usage = self._queues[key] = _Usage()
         name = f"The queue {key[0]}/{key[1]}"
-        if limits.concurrent is not None and usage.under_way >= limits.concurrent:
-            raise Overloaded(
-                f"{name} has {usage.under_way:,} queries under way, as many as allowed.",
-                retry_after=CONCURRENT_RETRY_SECONDS,
-            )
+        _check_concurrent(name, limits.concurrent, usage)
         _take_token(name, limits.rate_per_second, usage, now)
         usage.under_way += 1
 
@@ -130,15 +132,10 @@ class Admission:
             del self._usage[user]
 
 
-def _check(user: str, limits: QueryLimits, usage: _Usage, waiting: int, queue: str) -> None:
-    if limits.concurrent is not None and usage.under_way >= limits.concurrent:
+def _check_concurrent(name: str, most: int | None, usage: _Usage) -> None:
+    if most is not None and usage.under_way >= most:
         raise Overloaded(
-            f"The user {user!r} has {usage.under_way:,} queries under way, as many as allowed.",
-            retry_after=CONCURRENT_RETRY_SECONDS,
-        )
-    if limits.waiting is not None and waiting >= limits.waiting:
-        raise Overloaded(
-            f"The user {user!r} has {waiting:,} queries waiting in {queue!r}, as many as allowed.",
+            f"{name} has {usage.under_way:,} queries under way, as many as allowed.",
             retry_after=CONCURRENT_RETRY_SECONDS,
         )
 

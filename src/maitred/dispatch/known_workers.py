@@ -49,9 +49,6 @@ class KnownWorkers:
     def __init__(self) -> None:
         self._by_session: dict[bytes, KnownWorker] = {}
 
-    def __len__(self) -> int:
-        return len(self._by_session)
-
     def get(self, session: bytes) -> KnownWorker | None:
         """Return the worker of this session; None if no roster names it."""
         return self._by_session.get(session)

@@ -10,6 +10,7 @@ query that a worker refused goes to another worker, within the retry budget.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maitred.balancing.workers import (
@@ -50,16 +51,14 @@ AWAY_FIRST_SECONDS: Final = 0.1
 """Seconds for which a worker whose link broke is avoided; doubled with each further time."""
 
 
+@dataclass(slots=True)
 class DispatchTotals:
     """Counts over all queue dispatchers of a gateway, including closed ones."""
 
-    __slots__ = ("refused_by_workers", "shed")
-
-    def __init__(self) -> None:
-        self.refused_by_workers = 0
-        """How often a worker had no room for a query."""
-        self.shed = 0
-        """Queries that the gateway refused because no worker had room."""
+    refused_by_workers: int = 0
+    """How often a worker had no room for a query."""
+    shed: int = 0
+    """Queries that the gateway refused because no worker had room."""
 
 
 class QueueDispatcher:
