@@ -16,7 +16,8 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
 import msgspec
 import structlog
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from maitred.settings import Log
 
     Entry = MutableMapping[str, Any]
+
+QUIET_SECONDS: Final = 1.0
+"""Pause between two lines of an `OccasionalWarning`: a flood of refusals shows in the log within a
+second, and costs one line a second."""
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -100,6 +105,30 @@ class _Silent:
 
     def bind(self, **_fields: Any) -> Logger:  # noqa: ANN401
         return self
+
+
+class OccasionalWarning:
+    """Logs one kind of event, which callers can provoke at will, at most once in `quiet_seconds`;
+    each line has the number of those that were left out before it."""
+
+    __slots__ = ("_event", "_left_out", "_log", "_quiet_seconds", "_said_at")
+
+    def __init__(self, log: Logger, event: str, quiet_seconds: float = QUIET_SECONDS) -> None:
+        self._log = log
+        self._event = event
+        self._quiet_seconds = quiet_seconds
+        self._said_at = -inf
+        self._left_out = 0
+
+    def say(self, now: float, **fields: Any) -> None:  # noqa: ANN401 - as loggers take them
+        """Log the event with these fields, unless it was logged a moment ago."""
+        if now - self._said_at < self._quiet_seconds:
+            self._left_out += 1
+            return
+        more = {"more": self._left_out} if self._left_out else {}
+        self._log.warning(self._event, **fields, **more)
+        self._said_at = now
+        self._left_out = 0
 
 
 class _Opening:

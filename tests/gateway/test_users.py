@@ -127,7 +127,9 @@ def test_permissions_count_by_namespace() -> None:
             ):
                 answer = await ask(place, request)
                 assert answer.status == 403, answer
-            assert place.gateway.guard.limits_of("bob") == QueryLimits(queues=["default/echo"])
+            assert place.gateway.guard.users.query_limits("bob") == QueryLimits(
+                queues=["default/echo"]
+            )
 
     asyncio.run(scenario())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maitred.node.occasional_warning import QUIET_SECONDS, OccasionalWarning
+from maitred.logs import QUIET_SECONDS, OccasionalWarning
 from tests.node.in_process import RecordedLog
 
 

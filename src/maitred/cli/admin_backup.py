@@ -66,14 +66,8 @@ def _tell(made: Backup, place: Path, what: str, *, as_json: bool) -> None:
     }
     if as_json:
         databases = sum(bool(file.identity) for file in made.files.values())
-        print_json(
-            {
-                "directory": str(place),
-                "taken_at": made.taken_at,
-                "databases": databases,
-                **counts,
-            }
-        )
+        told = {"directory": str(place), "taken_at": made.taken_at, "databases": databases}
+        print_json(told | counts)
         return
     click.echo(
         f"{counts['tasks']:,} tasks, {counts['dead']:,} dead letters and {counts['results']:,} "

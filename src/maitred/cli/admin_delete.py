@@ -37,6 +37,8 @@ def delete(queue: QueueId, node: AskedNode, *, force: bool, yes: bool, as_json: 
     It is refused if the queue has tasks, dead letters, workers or waiting queries; --force deletes
     them, too, and they cannot be brought back.
     """
+    from msgspec.structs import asdict
+
     from maitred.protocol.tasks import DeleteQueue
 
     if not yes:
@@ -45,14 +47,7 @@ def delete(queue: QueueId, node: AskedNode, *, force: bool, yes: bool, as_json: 
     message = DeleteQueue(*queue, ROOT, 0, force)
     found = cast("DeletedQueue", node.ask(lambda client: client.request(message)))
     if as_json:
-        print_json(
-            {
-                "partitions": found.partitions,
-                "tasks": found.tasks,
-                "dead": found.dead,
-                "workers": found.workers,
-            }
-        )
+        print_json(asdict(found))
     elif not found.partitions:
         click.echo(f"{label(queue)} does not exist; nothing was deleted.")
     else:

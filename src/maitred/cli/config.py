@@ -43,19 +43,8 @@ def list_settings(*, as_json: bool) -> None:
 
     rows = describe()
     if as_json:
-        print_json(
-            [
-                {
-                    "name": row.name,
-                    "type": row.type,
-                    "default": row.default,
-                    "required": row.required,
-                    "advanced": row.advanced,
-                    "reason": row.reason,
-                }
-                for row in rows
-            ]
-        )
+        names = ("name", "type", "default", "required", "advanced", "reason")
+        print_json([{name: getattr(row, name) for name in names} for row in rows])
         return
     for row in rows:
         default = "(no default)" if row.required else f"= {_shown(row.default)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -92,30 +92,17 @@ def route(
     ring = HashRing([host.strip() for host in hosts.split(",")], replica_points=replica_points)
     of = QueueId(namespace, queue, queue_type)
     change = parse_batch_size(batch_size)
+    how: dict[str, Any] = {
+        "placement": placement,
+        "shards": shards,
+        "ignore_msb": ignore_msb,
+        "degree": degree,
+    }
     if change.old == change.new:
-        found = routes(
-            ring,
-            of,
-            partitions,
-            batch_size=change.new,
-            placement=placement,
-            shards=shards,
-            ignore_msb=ignore_msb,
-            degree=degree,
-        )
+        found = routes(ring, of, partitions, batch_size=change.new, **how)
         _print_routes(found, degree, as_json=as_json)
     else:
-        flipping = flips(
-            ring,
-            of,
-            partitions,
-            change,
-            placement=placement,
-            shards=shards,
-            ignore_msb=ignore_msb,
-            degree=degree,
-        )
-        _print_flips(flipping, as_json=as_json)
+        _print_flips(flips(ring, of, partitions, change, **how), as_json=as_json)
 
 
 def parse_batch_size(text: str) -> GradualChange[int]:

@@ -165,7 +165,7 @@ class Gateway:
             self.log,
             name=self.name,
             hook=self.hook,
-            limits=self.guard.limits_of if self.guard.required or limited else None,
+            limits=self.guard.users.query_limits if self.guard.required or limited else None,
             queue_limits=self._queue_limits,
         )
 

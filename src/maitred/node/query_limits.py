@@ -51,8 +51,7 @@ class UserQueryLimits:
 
     def user(self, name: str) -> UserLimits:
         """Return the limits that are set for a user; none for a caller without a name."""
-        known = self._users.user(name) if name else None
-        return known.queries if known is not None else NO_LIMITS
+        return self._users.query_limits(name) or NO_LIMITS
 
     def of(self, queue: QuerySettings, user: str) -> Reach:
         """The lower of the queue's and the user's, as a worker is told."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from maitred.logs import OccasionalWarning
 from maitred.matching.quotas import LOOK_SECONDS, Quotas
-from maitred.node.occasional_warning import OccasionalWarning
 from maitred.protocol.tasks import StoredAmount
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maitred.errors import InvalidProof
+from maitred.logs import OccasionalWarning
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
-from maitred.node.occasional_warning import OccasionalWarning
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Await, Given, Heard, Offered, Outcome
 

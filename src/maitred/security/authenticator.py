@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import InvalidToken, MaitredError, Unauthenticated
+from maitred.logs import OccasionalWarning
 from maitred.security.certificates import Certified, certified
 from maitred.security.directory import wrong_secret
 from maitred.security.login_limits import LoginLimits
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 VERIFIED_AT_ONCE: Final = 2
 """Secrets verified at a time; each takes some 40 ms of CPU and 16 MiB, beside the event loop's own
 work."""
-
-TOLD_SECONDS: Final = 1.0
-"""Seconds between two log lines about failed logins; the later one tells how many there were."""
 
 NAME_LETTERS: Final = 60
 """Longest part of a user's name in the log: a stranger may send as many bytes as a frame holds."""
@@ -99,7 +97,6 @@ class Authenticator:
         """Logins by outcome: `remembered`, `verified`, `certified`, `wrong`, `too-many-failures`,
         `overloaded`."""
         self._loop = asyncio.get_running_loop()
-        self._log = log
         self._limits = LoginLimits(limits)
         self._wait_seconds = limits.handshake_seconds
         self._queue: LoginQueue[Login] = LoginQueue(
@@ -108,8 +105,7 @@ class Authenticator:
         self._tokens: TokenVerifier | None = None
         self._verifying = 0
         self._closed = False
-        self._told_at = -inf
-        self._untold = 0
+        self._failed_warning = OccasionalWarning(log, "authentication failed")
 
     def close(self) -> None:
         """Verify nothing more, and drop the results of running verifications: the process ends."""
@@ -259,19 +255,12 @@ class Authenticator:
                 allowed=False,
                 details={"reason": problem.code},
             )
-        now = self._loop.time()
-        if now - self._told_at < TOLD_SECONDS:
-            self._untold += 1
-            return
-        more = {"more": self._untold} if self._untold else {}
-        self._log.warning(
-            "authentication failed",
+        self._failed_warning.say(
+            self._loop.time(),
             peer=str(login.source),
             user=login.user[:NAME_LETTERS],
             code=problem.code,
-            **more,
         )
-        self._told_at, self._untold = now, 0
 
 
 def no_longer(identity: Identity) -> Unauthenticated:

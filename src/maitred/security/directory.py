@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maitred.security.stamps import Stamp
-    from maitred.settings import Node, User
+    from maitred.settings import Node, QueryLimits, User
 
 VERIFIED_MAX = 4_096
 """Most successful verifications that are remembered, some 200 bytes each; the oldest is dropped
@@ -140,6 +140,11 @@ class Directory:
     def user(self, name: str) -> User | None:
         """Return the user of that name; None if there is none now."""
         return self._now.users.get(name)
+
+    def query_limits(self, name: str) -> QueryLimits | None:
+        """Return the limits of the user's queries; None if the user does not exist now."""
+        user = self._now.users.get(name)
+        return None if user is None else user.queries
 
     def all(self) -> Mapping[str, User]:
         """Return all users by name, as configured."""

@@ -29,13 +29,19 @@ _END: Final = "-----END CERTIFICATE-----"
 def expiry_of(path: str) -> float:
     """Return when the first certificate of a PEM file expires, in seconds since 1970."""
     try:
-        text = Path(path).read_text("ascii", errors="replace")
-        begin = text.index(_BEGIN)
-        return not_after(ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin)] + _END))
+        return not_after(first_certificate(path))
     except (OSError, ValueError, IndexError) as problem:
         raise InvalidSetting(
             f"The TLS certificate {path} does not say when it expires: {problem}."
         ) from None
+
+
+def first_certificate(path: str) -> bytes:
+    """Return the first certificate of a PEM file in DER form: that of the listener itself. Raise
+    `OSError` or `ValueError` if there is none."""
+    text = Path(path).read_text("ascii", errors="replace")
+    begin = text.index(_BEGIN)
+    return ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin)] + _END)
 
 
 def not_after(der: bytes) -> float:

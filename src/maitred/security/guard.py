@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
     from maitred.security.reload import Reloadable
-    from maitred.settings import Node, Permission, QueryLimits
+    from maitred.settings import Node, Permission
 
 
 class Guard:
@@ -44,11 +44,6 @@ class Guard:
         )
         self.reloading = ProcessReload(self.users, reloadable, log, changed)
         self._wall_clock = wall_clock
-
-    def limits_of(self, user: str) -> QueryLimits | None:
-        """Return the limits of the user's queries; None if there are none."""
-        known = self.users.user(user) if self.required else None
-        return known.queries if known is not None else None
 
     def look(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         """Reload files that changed, and warn of expiring certificates; called once a second."""

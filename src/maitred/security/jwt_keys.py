@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import time
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from maitred.errors import CannotStart, InvalidSetting
+from maitred.security.hosts import is_loopback
 from maitred.security.stamps import stamp_of
 
 if TYPE_CHECKING:
@@ -236,20 +236,13 @@ def check_url(url: str) -> None:
         place, host = urlsplit(""), ""
     if place.scheme == "https" and host and not place.username:
         return
-    if place.scheme == "http" and _is_loopback(host) and not place.username:
+    if place.scheme == "http" and is_loopback(host) and not place.username:
         return
     raise InvalidSetting(
         "jwt.jwks_url is not an https address.",
         remedy="Write https://host/path; http:// is accepted for this machine only, and user names "
         "are not.",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _fetched(settings: Jwt) -> bytes:

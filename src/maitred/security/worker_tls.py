@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from maitred.security.expiry import first_certificate
 from maitred.security.tls import TlsFromFiles, load_certificate
 
 
@@ -37,20 +38,20 @@ def worker_identity(certificate: str | None, key: str | None) -> ListenerIdentit
     context.num_tickets = 0  # gateways do not resume sessions
     if certificate is not None:
         load_certificate(context, certificate, key)
-        own = _first_certificate(certificate)
+        own = first_certificate(certificate)
     else:
         # Imported late: only workers with TLS and without files make certificates.
         from maitred.security.self_signed import self_signed
 
         made = self_signed()
-        own = made.certificate
+        own = ssl.PEM_cert_to_DER_cert(made.certificate)
         # OpenSSL reads files only. Only its owner can read this one, and it is deleted at once.
         with TemporaryDirectory(prefix="maitred-") as directory:
             path = Path(directory) / "worker.pem"
             path.touch(mode=0o600)
-            path.write_text(made.key + own)
+            path.write_text(made.key + made.certificate)
             context.load_cert_chain(path)
-    return ListenerIdentity(context, fingerprint_of(ssl.PEM_cert_to_DER_cert(own)))
+    return ListenerIdentity(context, fingerprint_of(own))
 
 
 class WorkerTls(TlsFromFiles):
@@ -84,10 +85,3 @@ def pinning_context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _first_certificate(path: str) -> str:
-    """Return the first certificate in a file that OpenSSL has loaded: the listener's own."""
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    _, _, rest = Path(path).read_text(errors="replace").partition(begin)
-    return f"{begin}{rest.partition(end)[0]}{end}\n"

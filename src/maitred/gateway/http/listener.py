@@ -36,6 +36,7 @@ from maitred.gateway.http.queries import QueryRoutes
 from maitred.gateway.http.routes import ROUTES, Found, HttpRoute, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import TaskRoutes
+from maitred.logs import OccasionalWarning
 from maitred.security.guard import check
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
@@ -106,9 +107,6 @@ class HttpListener:
         """Whether there are no users and the listener accepts connections of this machine only."""
         self._good_host: bytes | None = None
         """The last Host header that was a name of this machine."""
-        self._told: dict[str, tuple[float, int]] = {}
-        """Maps each log line that strangers can cause to the time at which it was last written, and
-        how often it was left out since."""
 
     # Begin and end
 
@@ -119,6 +117,15 @@ class HttpListener:
         self.settings = settings = gateway.settings.gateway
         self.log = gateway.log
         self.budgets = Budgets(settings)
+        self._malformed_warning = OccasionalWarning(
+            self.log, "no http on the http port", TOLD_SECONDS
+        )
+        self._memory_warnings = {
+            one.name: OccasionalWarning(
+                self.log, f"too much memory for {one.name}; refused", TOLD_SECONDS
+            )
+            for one in self.budgets.all()
+        }
         self.limits = limits(settings)
         self._for_here_only = not self.guard.required and is_loopback(settings.host)
         self._origins = frozenset(origin.lower().encode() for origin in settings.origins)
@@ -483,22 +490,13 @@ class HttpListener:
     def malformed(self, peer: str, what: str) -> None:
         """Count and log a connection that does not speak HTTP."""
         self.metrics.malformed += 1
-        self._tell("no http on the http port", peer=peer, reason=what)
+        self._malformed_warning.say(self.loop.time(), peer=peer, reason=what)
 
     def memory_refused(self, peer: str, budget: Budget) -> None:
         """Count and log a connection that was refused because all of them hold too much."""
         self.metrics.memory_refused += 1
-        self._tell(f"too much memory for {budget.name}; refused", peer=peer, limit=budget.most)
-
-    def _tell(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        now = self.loop.time()
-        told_at, untold = self._told.get(event, (-inf, 0))
-        if now - told_at < TOLD_SECONDS:
-            self._told[event] = (told_at, untold + 1)
-            return
-        more = {"more": untold} if untold else {}
-        self.log.warning(event, **fields, **more)
-        self._told[event] = (now, 0)
+        warning = self._memory_warnings[budget.name]
+        warning.say(self.loop.time(), peer=peer, limit=budget.most)
 
     # Once a second
 
