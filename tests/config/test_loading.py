@@ -15,7 +15,7 @@ from maitred.errors import InvalidSetting, UnknownSetting
 from maitred.schema import names
 from maitred.schema.toml_files import FILE_BYTES
 from maitred.security.secrets import Hashed
-from maitred.settings import Forwarding, Log, Node, Queue
+from maitred.settings import Log, Node, Queue, Scaling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,11 +116,12 @@ def test_users_are_one_setting_a_stronger_source_replaces_them_all(tmp_path: Pat
 
 def test_queues_are_one_setting_with_groups_inside(tmp_path: Path) -> None:
     file = written(
-        tmp_path, '[queues."shop/*"]\nlease_seconds = 3\nforwarding.children = 2\n[queues."a/b.c"]'
+        tmp_path,
+        '[queues."shop/*"]\nlease_seconds = 3\nscaling.partitions_max = 2\n[queues."a/b.c"]',
     )
     node = load(file, {}, {})
     assert set(node.queues) == {"shop/*", "a/b.c"}
-    assert node.queues["shop/*"] == Queue(lease_seconds=3.0, forwarding=Forwarding(children=2))
+    assert node.queues["shop/*"] == Queue(lease_seconds=3.0, scaling=Scaling(partitions_max=2))
     stronger = load(file, {"MAITRED_QUEUES": '{"*": {"rate_per_second": 0.5}}'}, {})
     assert stronger.queues == {"*": Queue(rate_per_second=0.5)}
     with pytest.raises(InvalidSetting, match=r"queues.shop/\*.lease_seconds is 'long'"):

@@ -52,7 +52,11 @@ def list_settings(*, as_json: bool) -> None:
         click.echo(f"{click.style(row.name, bold=True)} {default}  ({kind})")
         click.echo(
             textwrap.fill(
-                row.reason, REASON_COLUMNS, initial_indent="    ", subsequent_indent="    "
+                row.reason,
+                REASON_COLUMNS,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
             )
         )
 

@@ -226,17 +226,12 @@ def _check_jwt(jwt: Jwt, origin: _Origins) -> None:
 def _check_open(node: Node, origin: _Origins) -> None:
     if node.authenticates or node.public_without_auth:
         return
-    if node.gateway.enabled and not is_loopback(node.gateway.host):
-        raise InvalidSetting(
-            f"{origin('gateway.host')} is {node.gateway.host!r}, where others can reach it, and "
-            "there are no users: any caller that connects could do anything.",
-            remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
-            "public_without_auth = true or `--public-without-auth`.",
-        )
-    if not is_loopback(node.host):
-        raise InvalidSetting(
-            f"{origin('host')} is {node.host!r}, where others can reach it, and there are no "
-            "users: any caller that connects could do anything.",
-            remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
-            "public_without_auth = true or `--public-without-auth`.",
-        )
+    hosts = {"gateway.host": node.gateway.host} if node.gateway.enabled else {}
+    for name, host in (hosts | {"host": node.host}).items():
+        if not is_loopback(host):
+            raise InvalidSetting(
+                f"{origin(name)} is {host!r}, where others can reach it, and there are no users: "
+                "any caller that connects could do anything.",
+                remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it "
+                "with public_without_auth = true or `--public-without-auth`.",
+            )

@@ -106,13 +106,15 @@ def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
             return reservation.hold(wanted)
         except OSError as refused:
             problem = refused
-    raise _refused(gateway.host, wanted, problem)
+    raise cannot_listen(gateway.host, wanted, problem)
 
 
-def _refused(host: str, port: int, problem: OSError | None) -> CannotStart:
+def cannot_listen(host: str, port: int, problem: OSError | None) -> CannotStart:
+    """Return the error that says why the HTTP API cannot listen."""
     number = problem.errno if problem is not None else None
     where = f"Port {port} on {host}, for the HTTP API,"
-    if number == errno.EADDRINUSE and port:
+    in_use = number == errno.EADDRINUSE or (number is None and "in use" in str(problem))
+    if in_use and port:
         return CannotStart(
             f"{where} is in use.",
             remedy="Stop the process that has it, or name another: --set gateway.port=0 finds a "
@@ -123,7 +125,7 @@ def _refused(host: str, port: int, problem: OSError | None) -> CannotStart:
             f"{where} is not for this user.",
             remedy="Name another one with --set gateway.port=...; those below 1024 are for root.",
         )
-    reason = problem.strerror if problem is not None else "no reason was given"
+    reason = problem.strerror or problem if problem is not None else "no reason was given"
     return CannotStart(
         f"{where} cannot be used: {reason}.",
         remedy="Name an address of this machine with --set gateway.host=127.0.0.1.",

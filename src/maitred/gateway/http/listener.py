@@ -6,7 +6,6 @@ One timer checks all connections; a connection has none of its own.
 from __future__ import annotations
 
 import asyncio
-import errno
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.config import is_loopback
 from maitred.errors import (
-    CannotStart,
     Draining,
     InternalError,
     InvalidArgument,
@@ -37,6 +35,7 @@ from maitred.gateway.http.routes import ROUTES, Found, HttpRoute, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import TaskRoutes
 from maitred.logs import OccasionalWarning
+from maitred.node.gateway_keeper import cannot_listen
 from maitred.security.guard import check
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
@@ -551,24 +550,4 @@ def _stopping() -> Draining:
     return Draining(
         "The gateway is stopping and takes no new requests. Nothing was done.",
         remedy="Ask another gateway, or again in a moment.",
-    )
-
-
-def cannot_listen(host: str, port: int, problem: OSError) -> CannotStart:
-    """Return the error that says why the HTTP API cannot listen."""
-    number = problem.errno
-    if number == errno.EADDRINUSE or (number is None and "in use" in str(problem)):
-        return CannotStart(
-            f"Port {port} on {host}, for the HTTP API, is in use.",
-            remedy="Stop the process that has it, or name another one: --set gateway.port=0 finds "
-            "a free one, --set gateway.enabled=false does without.",
-        )
-    if number == errno.EACCES:
-        return CannotStart(
-            f"This user may not listen on port {port}, for the HTTP API.",
-            remedy="Name another one with --set gateway.port=...; those below 1024 are for root.",
-        )
-    return CannotStart(
-        f"The HTTP API cannot listen on {host}:{port}: {problem.strerror or problem}.",
-        remedy="Name an address of this machine with --set gateway.host=...",
     )
