@@ -1,4 +1,4 @@
-"""What a node says while it runs: lines for people on a terminal, one JSON object a line otherwise.
+"""The log of a process: lines for people on a terminal, one JSON object per line otherwise.
 
 There is no global configuration: a part that logs gets a `Logger`. The time of a line comes from a
 clock that is an argument, so the same code logs simulated moments in the simulation.
@@ -41,7 +41,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class Logger(Protocol):
-    """What code that logs needs. Events are fixed sentences; what varies is in the fields."""
+    """The methods for code that logs. Events are fixed sentences; what varies is in the fields."""
 
     def debug(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything can be told
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
@@ -49,10 +49,10 @@ class Logger(Protocol):
     def error(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
     def exception(self, event: str, **fields: Any) -> object:  # noqa: ANN401
-        """An error, with the traceback of the exception that is being handled."""
+        """Log an error, with the traceback of the exception that is being handled."""
 
     def bind(self, **fields: Any) -> Logger:  # noqa: ANN401
-        """A logger that adds these fields to every line."""
+        """Return a logger that adds these fields to every line."""
 
 
 def logger(
@@ -62,7 +62,7 @@ def logger(
     wall_clock: Callable[[], float] = time.time,
     **context: Any,  # noqa: ANN401
 ) -> Logger:
-    """A logger that writes to the stream (standard error), with `context` in every line."""
+    """Return a logger that writes to the stream (standard error), with `context` in every line."""
     stream = sys.stderr if stream is None else stream
     tty = stream.isatty()
     human = settings.format == "human" or (settings.format == "auto" and tty)
@@ -92,7 +92,7 @@ def wants_colour(environment: Mapping[str, str]) -> bool:
 
 
 def silent() -> Logger:
-    """A logger that keeps nothing, for tests and simulations."""
+    """Return a logger that writes nothing, for tests and simulations."""
     return _Silent()
 
 
@@ -181,7 +181,8 @@ def _harmless(value: object) -> str:
 
 
 def _for_people(_logger: object, _level: str, entry: Entry) -> Entry:
-    """Nothing that a peer sent may look like another line, or command the terminal."""
+    """Escape control characters, so that nothing that a peer sent looks like another line or
+    commands the terminal."""
     shown: Entry = {}
     for key, value in entry.items():
         if isinstance(value, MaitredError):

@@ -381,7 +381,7 @@ def test_fixed_values_are_no_settings(tmp_path: Path, name: str) -> None:
     assert hasattr(Node().limits, "turn_frames")
 
 
-def test_a_group_of_fixed_values_is_no_setting() -> None:
+def test_fixed_values_of_a_queue_are_no_settings() -> None:
     with pytest.raises(UnknownSetting):
         load(None, {}, {"queues": {"*": {"forwarding": {"children": 2}}}})
     assert Queue().forwarding.children == 20

@@ -20,7 +20,7 @@ from maitred.cli.groups import HintingGroup
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Look after queues and their tasks, queries, workers, API tokens and backups."""
+    """Inspect and manage queues and their tasks, queries, workers, API tokens and backups."""
 
 
 @admin.group(cls=HintingGroup)

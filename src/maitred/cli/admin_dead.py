@@ -47,7 +47,7 @@ LIMIT = 50
 """Letters on a page by default."""
 
 FAILURE_COLUMNS = 44
-"""Of a hundred columns, those that are left for the failure."""
+"""Columns of the table for the failure: those that are left of a hundred."""
 
 NAMED_MAX = 5
 """Ids that a sentence names."""

@@ -50,7 +50,7 @@ _EPILOG = (
 @node_options
 @json_option
 def describe(queue: QueueId, node: AskedNode, *, as_json: bool) -> None:
-    """Show how QUEUE is, as in shop/thumbnails: in all, and each partition."""
+    """Show the state of QUEUE, as in shop/thumbnails: in total, and each partition."""
     found = node.ask(lambda client: describe_all(client, queue))
     if as_json:
         print_json(_told(found))

@@ -114,7 +114,7 @@ def list_queues(
     whole: bool,
     as_json: bool,
 ) -> None:
-    """List queues by name, with how they are."""
+    """List queues by name, with their state."""
     describe = describe_all if whole else describe_root
     answer = node.ask(lambda client: _list(client, namespace, limit, after, describe))
     page = answer.page

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """Counts, before and after."""
+    """The partition counts before and after a change."""
 
     before: Counts
     after: Counts
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 def update_partitions(
     queue: QueueId, read: int, write: int, node: AskedNode, *, force: bool, as_json: bool
 ) -> None:
-    """Have QUEUE divided into so many partitions."""
+    """Change the number of partitions of QUEUE."""
     PartitionCounts(read, write)  # raises for impossible counts before the node is asked
     change = node.ask(lambda client: _resize(client, queue, read, write, force=force))
     if as_json:
@@ -76,7 +76,7 @@ async def _resize(
 
 
 def next_steps(queue: QueueId, change: Change) -> Iterator[str]:
-    """What happens now, and what is left to do."""
+    """Yield sentences about what happens next, and what is left to do."""
     before, after = change
     if (before.read, before.write) == (after.read, after.write):
         yield "Nothing changes: it is divided like this already."

@@ -23,7 +23,7 @@ class Encoded(NamedTuple):
     encoding: Literal["msgpack", "hex"]
 
     def text(self) -> str:
-        """For people; control characters are escaped, as JSON does."""
+        """Return the payload for people, with control characters escaped as in JSON."""
         if self.encoding == "hex":
             return str(self.value)
         return json_text(self.value)

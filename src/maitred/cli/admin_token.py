@@ -36,13 +36,15 @@ def token() -> None:
 @token.command(
     epilog="In a script: maitred admin token create --user ci --expires 30d > token-file"
 )
-@click.option("--user", metavar="NAME", required=True, help="Whose permissions it has, at most.")
+@click.option(
+    "--user", metavar="NAME", required=True, help="The user whose permissions it has, at most."
+)
 @click.option(
     "--expires",
     metavar="TIME",
     default="90d",
     show_default=True,
-    help="How long it is good: a number with s, m, h, d or w.",
+    help="How long it is valid: a number with s, m, h, d or w.",
 )
 @click.option("--name", "label", metavar="TEXT", default="", help="For people to recognise it by.")
 @click.option(
@@ -50,7 +52,7 @@ def token() -> None:
     "granted",
     metavar="NAMESPACE=PERMISSION,...",
     multiple=True,
-    help="Only this, of what the user may; may be repeated.  [default: all that the user may]",
+    help="Only these of the user's permissions; may be repeated.  [default: all of them]",
 )
 @node_options
 @json_option
@@ -76,7 +78,7 @@ def create(
     click.echo(made.text)
     sys.stdout.flush()
     click.echo(
-        f"\nThe token {made.id} of the user {user!r} is good until {_moment(made.expires_at)}. It "
+        f"\nThe token {made.id} of the user {user!r} is valid until {_moment(made.expires_at)}. It "
         "is shown only\nthis once. Keep it in a file that only its program can read, and name that "
         f"file\nwith --token-file; to end it early: maitred admin token revoke {made.id}",
         err=True,

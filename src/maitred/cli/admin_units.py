@@ -10,7 +10,7 @@ _DURATIONS = (
     (86_400.0, 3_600.0, "h"),
     (float("inf"), 86_400.0, "d"),
 )
-"""Below this, in this unit."""
+"""Upper bound in seconds, and the unit and its name for durations below it."""
 
 _THOUSANDS = "kMGTPE"
 _ROUNDED_UP = 999.5
@@ -43,7 +43,7 @@ def count(number: float) -> Shown:
 
 
 def rate(per_second: float) -> Shown:
-    """The same, where a half a second is not nothing."""
+    """The same with a fraction for small rates: 0.5."""
     return (
         Shown(_digits(per_second, whole=False)) if per_second < _ROUNDED_UP else count(per_second)
     )
@@ -65,7 +65,7 @@ def ago(seconds: float | None) -> Shown | None:
 
 
 def size(number_of_bytes: int) -> Shown:
-    """In bytes, as files are counted."""
+    """12 B, 3.4 KiB, 16 GiB."""
     value, unit = float(number_of_bytes), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if value < 1_000:
@@ -75,7 +75,7 @@ def size(number_of_bytes: int) -> Shown:
 
 
 def _digits(value: float, *, whole: bool) -> str:
-    """Two digits that matter; `3`, not `3.0`."""
+    """Return two significant digits; `3`, not `3.0`."""
     if whole or abs(value) >= _TWO_DIGITS:
         return f"{value:.0f}"
     text = f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.2g}"

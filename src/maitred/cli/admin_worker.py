@@ -42,10 +42,11 @@ QUEUES_SHOWN = 3
 """Queues of one worker in a table."""
 
 UNBOUND = ("", "slots", "unused")
-"""Reasons for a limit that holds nothing back."""
+"""Reasons of a limit that restricts nothing."""
 
 FAILED_SHOWN = 10
-"""In a hundred queries, at the queue where it fails the most; fewer are everyday life."""
+"""Failures per hundred queries, at the queue where the worker fails the most, from which on the
+state says so; fewer are normal."""
 
 LOOK_SECONDS = 0.5
 """Interval at which `--wait` asks for the worker's state."""

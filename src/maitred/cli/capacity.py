@@ -76,8 +76,8 @@ def capacity(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    """How many workers a queue needs: waits, busy slots and refusals, and what one worker more or
-    one fewer would change.
+    """Estimate how many workers a queue needs: waits, busy slots and refusals, also with one worker
+    more and with one fewer.
 
     Runs a real node, real workers and a real client in virtual time. Arrivals are Poisson, and the
     same in every row.

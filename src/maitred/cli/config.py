@@ -109,5 +109,5 @@ def _value(group: object, path: list[str]) -> object:
 
 
 def _shown(value: object) -> str:
-    """As it would be written in a file, more or less."""
+    """Return the value about as it would be written in a file."""
     return "-" if value is None else json.dumps(value, ensure_ascii=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MEANINGS: Final = (
     (str(FINISHED), "stopped, and everything under way was finished"),
-    (str(CANNOT_START), "could not start: the port is in use, or the node does not let us in"),
+    (str(CANNOT_START), "could not start: the port is in use, or the node refuses the login"),
     (str(BAD_INPUT), "bad input: an option or a setting that cannot be used"),
     (str(CUT_OFF), "stopped, and some requests were cut off when drain_seconds were over"),
     ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),

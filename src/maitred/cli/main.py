@@ -24,14 +24,14 @@ COMMANDS = {
     "worker": ("maitred.cli.worker:worker", "Run the handlers of an app."),
     "serve-http": (
         "maitred.cli.serve_http:serve_http",
-        "Run a worker before an HTTP server.",
+        "Forward queries to an HTTP server.",
     ),
     "gateway": ("maitred.cli.gateway:gateway", "Serve the HTTP API of a node."),
-    "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
+    "status": ("maitred.cli.status:status", "Show the state and the load of every shard."),
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
     "admin": (
         "maitred.cli.admin:admin",
-        "Look after queues, queries and workers.",
+        "Inspect and manage queues, queries and workers.",
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Plan capacity, or soak, in a simulated world."),

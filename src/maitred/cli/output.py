@@ -28,12 +28,12 @@ class CannotWrite(MaitredError):
 
 
 PROGRESS_SECONDS = 0.2
-"""How often the progress line is redrawn: often enough to look alive, rarely enough to cost
-nothing."""
+"""Least time between two redraws of the progress line: short enough to look alive, long enough to
+cost nothing."""
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """A quotation for an error: no longer than a line."""
+    """Return the text quoted for an error, cut to less than a line."""
     return repr(text if len(text) <= most else text[:most] + "...")
 
 
@@ -61,13 +61,13 @@ def print_fact(name: str, text: object, color: str | None = None) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     click.echo(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """The value as JSON, with every control character escaped: those beyond ASCII are allowed in
-    JSON, and some terminals obey them."""
+    """Return the value as JSON with every control character escaped: JSON allows those beyond
+    ASCII, and some terminals obey them."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return "\n".join(
         line
@@ -87,7 +87,7 @@ def row_of(columns: Mapping[str, Callable[[_Item], object]], item: _Item) -> dic
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:
-    """Columns by the keys of the first row; numbers to the right."""
+    """Print rows with the keys of the first one as columns; numbers are right-aligned."""
     if not rows:
         return
     columns = list(rows[0])
@@ -108,7 +108,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: Chinese characters, say, take two."""
+    """Return the columns that a text takes on a terminal: Chinese characters take two."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 

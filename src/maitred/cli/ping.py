@@ -1,7 +1,7 @@
-"""`maitred ping`: an echo to every shard, and how long it takes to come back.
+"""`maitred ping`: sends echoes to every shard, and prints the round-trip times.
 
-An echo goes to a partition, as all work does. So for each shard a queue is looked for whose first
-partition lives there; it need not exist.
+An echo goes to a partition, as all requests do. So for each shard the command finds a queue whose
+first partition lives there; the queue need not exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAYLOAD = b"ping"
 NAMES_PER_SHARD = 200
-"""Names that are tried for each shard. A shard that owns one in a thousand of all keys is missed by
+"""Names that are tried per shard. A shard that owns one in a thousand of all keys is missed by
 200,000 names with a probability of e**-200."""
 
 
@@ -37,7 +37,7 @@ class PingTarget(NamedTuple):
 
 
 class PingResult(NamedTuple):
-    """What came of the echoes to one target."""
+    """The round-trip times of the echoes to one target, and the error that ended them."""
 
     target: PingTarget
     seconds: list[float]
@@ -109,7 +109,7 @@ async def _echo(client: AsyncClient, target: PingTarget, namespace: str, count: 
 
 
 def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[PingTarget]:
-    """A queue for every shard of every node that has answered, in their order."""
+    """Yield a queue for every shard of every node that has answered, in their order."""
     from maitred.routing.gradual import GradualChange
     from maitred.routing.homes import Homes
     from maitred.routing.placement import place

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DRAWN_DEPTH_MAX = 30
-"""A deeper tree would be drawn wider than any terminal."""
+"""Depth of the deepest tree that is drawn; a deeper one is wider than any terminal."""
 
 
 @click.command(
@@ -106,7 +106,7 @@ def route(
 
 
 def parse_batch_size(text: str) -> GradualChange[int]:
-    """A number, or a gradual change in JSON."""
+    """Return the change that a number, or a gradual change in JSON, stands for."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):  # also numbers too long and brackets too deep
@@ -171,7 +171,7 @@ def _print_flips(found: list[Flip], *, as_json: bool) -> None:
 
 
 def draw_tree(found: list[Route], degree: int) -> Iterator[str]:
-    """The partitions as a tree, each with its node and shard."""
+    """Yield the lines of a tree of the partitions, each with its node and shard."""
     deepest = depth(len(found) - 1, degree)
     if deepest > DRAWN_DEPTH_MAX:
         yield f"(a tree of depth {deepest}, too deep to draw)"

@@ -1,4 +1,4 @@
-"""`maitred serve-http`: a worker before an HTTP server that knows nothing of maitred."""
+"""`maitred serve-http`: a worker in front of an HTTP server that knows nothing of maitred."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maitred.app.handler import Handler
 
 SLOTS: Final = "256"
-"""More than most servers can do at a time; how many of them are used is found by trying."""
+"""More than most servers can do at a time; the limit `knee` finds how many are useful."""
 
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -24,15 +24,13 @@ DEFAULT_NAMESPACE: Final = "default"
 @click.command("serve-http", epilog=EPILOG)
 @click.argument("queue", metavar="[NAMESPACE/]QUEUE")
 @click.option("--upstream", metavar="URL", required=True, help="The server: http://HOST:PORT.")
-@click.option(
-    "--slots", metavar="N", help=f"The most that it may get at a time.  [default: {SLOTS}]"
-)
+@click.option("--slots", metavar="N", help=f"Most requests at a time.  [default: {SLOTS}]")
 @node_option("the variable MAITRED_URL, else this machine's")
-@click.option("--timeout-seconds", metavar="S", help="For one answer.  [default: 60]")
+@click.option("--timeout-seconds", metavar="S", help="Longest time for one answer.  [default: 60]")
 @click.option(
     "--limit",
     metavar="HOW",
-    help="How it knows what the server can take: knee, or slots.  [default: knee]",
+    help="How it limits requests at a time: knee, or slots.  [default: knee]",
 )
 @worker_options
 def serve_http(
@@ -43,12 +41,12 @@ def serve_http(
     timeout_seconds: str | None,
     **options: Any,  # noqa: ANN401 - as `serve` has them
 ) -> None:
-    """Pass the queries of a queue on to an HTTP server that knows nothing of maitred.
+    """Forward the queries of a queue to an HTTP server that knows nothing of maitred.
 
-    Whatever a query's arguments are is posted to the server as JSON, and its JSON is the result;
+    The arguments of a query are posted to the server as JSON, and its JSON answer is the result;
     {"method", "path", "headers", "body"} is a request of any kind, answered with {"status",
-    "headers", "body"}. How many the server gets at a time is found by trying: as many as bring more
-    done. Ctrl-C or SIGTERM stops it, as with `maitred worker`.
+    "headers", "body"}. The worker measures how many requests at a time the server can use: as many
+    as raise its throughput. Ctrl-C or SIGTERM stops it, as with `maitred worker`.
     """
     from maitred.worker.upstream import parse_upstream
 

@@ -25,11 +25,11 @@ SEEDS_MAX = 10**12
 """More than a person can wait for; a number with too many zeros gets an error that says so."""
 
 PROCESSES_MAX = 256
-"""A process is 40 MB; more of them than cores are no faster."""
+"""Most processes: each takes 40 MB, and more of them than cores are no faster."""
 
 
 def _from(where: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion from a collection of names that is imported only then."""
+    """Return a shell completion for a collection of names, which is imported when it is needed."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, given: str) -> list[str]:
         module, _, attribute = where.partition(":")

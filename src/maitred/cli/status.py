@@ -1,4 +1,4 @@
-"""`maitred status`: how every shard is, and which does not answer."""
+"""`maitred status`: the state of every shard, including those that do not answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 @node_options
 @json_option
 def status(node: AskedNode, *, as_json: bool) -> None:
-    """Show how every shard of a node is."""
+    """Show the state and the load of every shard of a node."""
     from maitred.client.client import Unreachable
 
     found = node.ask(lambda client: client.statuses())
@@ -77,7 +77,7 @@ def _row(entry: dict[str, Any]) -> dict[str, object]:
 
 
 def duration(seconds: float) -> str:
-    """As a person would say it: the two largest units."""
+    """Return a duration in its two largest units: 3 h 12 min."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"

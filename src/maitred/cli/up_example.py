@@ -1,8 +1,8 @@
 """`maitred up --example`: a pool of workers beside the node, and what to try with it.
 
-The workers are ordinary ones, in processes of their own. They start when the node is up, and stop
-before it, so that what they do is finished and told. None is started again if it ends: a node does
-not look after workers, and the log says that it has gone.
+The workers are ordinary ones, in processes of their own. They start when the node is up and stop
+before it, so that they finish their work and report it. A worker that ends is not restarted, since
+a node does not manage workers; the log says so.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ WORKERS = 2
 SLOTS = 4
 
 START_SECONDS = 60.0
-"""For the workers to be there. They take half a second, on a machine that has nothing else to
-do."""
+"""Longest start of the workers, which takes half a second on an idle machine."""
 
 LOOK_SECONDS = 0.05
 
@@ -46,7 +45,7 @@ KILL_SECONDS = DRAIN_SECONDS + 5
 
 
 class ExamplePool:
-    """The workers; a `Companion` of the node."""
+    """Starts and stops the workers, as a `Companion` of the node."""
 
     def __init__(self, url: Callable[[StartedNode], str], log: Logger) -> None:
         self._url = url
@@ -60,7 +59,7 @@ class ExamplePool:
         return [process.pid for process in self._processes]
 
     async def start(self, running: StartedNode) -> None:
-        """Start them, and wait until the queues know them."""
+        """Start the workers, and wait until they attend at their queues."""
         url = self._url(running)
         for number in range(1, WORKERS + 1):
             self._processes.append(await self._started(f"market-{number}", url))
@@ -74,7 +73,7 @@ class ExamplePool:
             ) from None
 
     async def stop(self) -> None:
-        """Let them finish what they have."""
+        """Stop the workers when they have finished their work; kill them if that takes too long."""
         self._is_stopping = True
         for process in self._processes:
             send_signal(process, signal.SIGTERM)
@@ -140,7 +139,7 @@ QUEUES = ("EQUITY_MARKET_RDB", "EQUITY_MARKET_HDB", "EQUITY_MARKET_TICKS")
 
 
 def check(settings: Node) -> None:
-    """The pool has no secret and no certificate to show."""
+    """Raise `InvalidArgument` if workers need a user or TLS: the pool has neither."""
     if settings.authenticates or settings.tls is not None:
         raise InvalidArgument(
             "The example's workers cannot log in to a node with users or TLS.",

@@ -1,4 +1,4 @@
-"""`maitred worker`: runs the handlers of an app, until it is stopped."""
+"""`maitred worker`: runs the handlers of an app until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--slots", metavar="N", help="Tasks and queries at a time.  [default: 32]")
+@click.option("--slots", metavar="N", help="Most tasks and queries at a time.  [default: 32]")
 @click.option("--threads", metavar="N", help="For plain functions.  [default: as many as slots]")
 @click.option(
     "--limit",
     metavar="HOW",
-    help="How it knows what it can take: measured, knee or slots.  [default: measured]",
+    help="How it limits what runs at a time: measured, knee or slots.  [default: measured]",
 )
 @node_option("the app's, else the variable MAITRED_URL, else this machine's")
 @click.option(
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def worker(target: str, queues: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - as `serve` has them
     """Run the handlers of an app: MODULE:APP, as in shop:app for the app in shop.py.
 
-    Async handlers run on the loop, plain functions in threads. Ctrl-C or SIGTERM stops it: no new
-    tasks or queries are taken, what runs is finished. A second one ends it at once.
+    Async handlers run on the event loop, plain functions in threads. Ctrl-C or SIGTERM stops it: it
+    takes no new tasks or queries, and finishes those that run. A second one ends it at once.
     """
 
     def found() -> tuple[App, Sequence[Handler[Any, Any, Any]]]:

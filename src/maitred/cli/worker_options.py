@@ -1,4 +1,4 @@
-"""What `maitred worker` and `maitred serve-http` have in common: options, settings, the end."""
+"""The options of both `maitred worker` and `maitred serve-http`, and how both serve and end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Settings = TypeVar("_Settings", WorkerSettings, Log, Upstream)
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 NAME_LETTERS: Final = 200
-"""As much of a worker's name as the protocol carries."""
+"""Longest name of a worker that the protocol carries."""
 
 MEANINGS: Final = (
     (str(FINISHED), "stopped; everything that ran was finished, and the node knows it"),
-    (str(CANNOT_START), "could not start: the node does not let us in"),
+    (str(CANNOT_START), "could not start: the node refuses the login"),
     (str(BAD_INPUT), "bad input: an option, or an app that cannot be imported"),
     (str(CUT_OFF), "stopped, and some tasks were left behind; the node gives them to others"),
     ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
@@ -41,13 +41,14 @@ _FLAGS: Final = {"host": "listen", "port": "listen_port"}
 
 
 def node_option(default: str) -> Callable[[_Command], _Command]:
-    """`--url`, with the default in words."""
+    """`--url`, with its default in words."""
     told = f"Which node.  [default: {default}]"
     return click.option("--url", "--node", "url", metavar="URL", help=told)
 
 
 def worker_options(command: _Command) -> _Command:
-    """Where it listens, its name, its end and its log; for `serve`."""
+    """The options for the listener, the name, the drain and the log of a worker, as `serve` takes
+    them."""
     for decorate in reversed(
         (
             token_file_option(),
@@ -55,18 +56,18 @@ def worker_options(command: _Command) -> _Command:
                 "--listen",
                 "host",
                 metavar="HOST|none",
-                help="Where gateways reach it; none: only by the node.  [default: 127.0.0.1]",
+                help="Address for gateways; none: the node relays queries.  [default: 127.0.0.1]",
             ),
             click.option(
                 "--listen-port",
                 "port",
                 metavar="PORT",
-                help="The port for that.  [default: a free one]",
+                help="Port of that address.  [default: a free one]",
             ),
             click.option(
                 "--certificate",
                 metavar="FILE",
-                help="What it shows to gateways.  [default: one made at the start, if the node has "
+                help="Certificate for gateways.  [default: one made at the start, if the node has "
                 "TLS]",
             ),
             click.option(
@@ -136,7 +137,7 @@ def serve(
 def fitted(
     schema: type[_Settings], options: Mapping[str, str | None], prefix: str = ""
 ) -> _Settings:
-    """The options that were given, as the schema wants them."""
+    """Return the settings of the options that were given."""
     from msgspec import convert
 
     from maitred.schema import fields_of, fit

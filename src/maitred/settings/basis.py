@@ -38,8 +38,8 @@ documented in docs/settings-advanced.md, not in docs/settings.md."""
 
 FIXED: Final = "fixed"
 Fixed = Annotated[_Setting, FIXED]
-"""A value, or a group of them, that only maitred's own tests, studies and simulations vary, because
-no operator could choose it better: it is no setting, so no file, variable or option can set it."""
+"""A value that only maitred's own tests, studies and simulations vary, because no operator could
+choose it better: it is no setting, so no file, variable or option can set it."""
 
 
 class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,7 +38,7 @@ class Querying(Schema, frozen=True, kw_only=True):
     under_way: Advanced[Count] = 10_000
     """Most queries that wait or run at a time; more are refused."""
 
-    dial_seconds: Fixed[Seconds] = 1.0
+    dial_seconds: Advanced[Seconds] = 1.0
     """Longest time to connect to a worker; after that, the node relays."""
 
     unreachable_seconds: Fixed[Seconds] = 30.0
@@ -47,7 +47,7 @@ class Querying(Schema, frozen=True, kw_only=True):
     idle_seconds: Fixed[Seconds] = 60.0
     """A connection to a worker that was not used for this long is closed."""
 
-    ping_seconds: Fixed[Seconds] = 2.0
+    ping_seconds: Advanced[Seconds] = 2.0
     """A worker that has a query and was silent for this long gets a ping."""
 
     hung_seconds: Advanced[Seconds] = 8.0

@@ -15,20 +15,20 @@ class Forwarding(Schema, frozen=True, kw_only=True):
     Chosen by simulation: docs/matching-study.md has the numbers.
     """
 
-    children: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    children: Fixed[Annotated[int, Meta(ge=1, le=10_000)]] = 20
     """Partitions that have one parent: two levels reach 20 partitions, three reach 420. Each
     further level costs two messages and their time; twenty children are no burden to a parent."""
 
-    offers: Count = 4
+    offers: Fixed[Count] = 4
     """Offers of one partition that may wait at its parent at a time, each with all its slots. One
     is enough while workers are few; sixteen were no better than four."""
 
-    tasks: Count = 4
+    tasks: Fixed[Count] = 4
     """Tasks of one partition that may wait at its parent at a time. With one, workers of other
     partitions idle for as long as a message takes; sixteen were no faster than four, and an offer
     at the task's own partition recalls all of them: a seventh more messages."""
 
-    tasks_per_second: Rate = 1_000.0
+    tasks_per_second: Fixed[Rate] = 1_000.0
     """Most tasks that one partition forwards per second. Cadence's 10 keep the workers of other
     partitions from helping with a backlog: 30 s instead of 0.7."""
 
@@ -241,5 +241,5 @@ class Queue(Schema, frozen=True, kw_only=True):
     handlers. 0: only while workers are connected, and not across restarts."""
 
     queries: QuerySettings = field(default_factory=QuerySettings)
-    forwarding: Fixed[Forwarding] = field(default_factory=Forwarding)
+    forwarding: Advanced[Forwarding] = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)

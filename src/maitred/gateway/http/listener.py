@@ -133,7 +133,6 @@ class HttpListener:
         self._ignores_credentials = not self.guard.required
         """Whether to log, once, that credentials are ignored because there are no users."""
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(self), Pages(self)
-        self.serve_query = queries.query
         self._handlers = {
             "query": queries.query,
             "list_queries": queries.list_queries,
