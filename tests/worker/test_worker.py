@@ -631,3 +631,22 @@ async def test_arguments_that_raise_when_they_are_read_fail_alone() -> None:
     assert isinstance(done[2], TaskFailed)
     assert done[2].kind == "KeyError"
     assert done[:2] + done[3:] == [0, 1, 3, 4]
+
+
+@in_a_loop
+async def test_the_parts_of_a_worker_tell_their_state() -> None:
+    shop = Shop()
+    async with FakeNode() as node:
+        async with a_worker(node, shop.app, "holding", slots=3) as worker:
+            await shop.holding.enqueue(1)
+            await shop.begun.get()
+            assert repr(worker) == "<Worker w serving, 1 of 3 slots busy>"
+            assert repr(worker.capacity) == "<Capacity limit 3 of 3 (slots), 1 served, 0 waiting>"
+            assert repr(worker.querying) == "<WorkerQueries 0 running, 0 reserved, 0 early>"
+            (served,) = worker._served
+            assert repr(served).startswith("<Served holding, ")
+            (origin,) = served.origins.values()
+            assert repr(origin).endswith("/holding/0, 1 running, 0 to report>")
+            assert repr(worker._listener) == f"<QueryListener {worker.address}, 0 links>"
+            shop.go_on.set()
+        assert repr(worker) == "<Worker w stopped, 0 of 3 slots busy>"

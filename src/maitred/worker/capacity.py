@@ -106,6 +106,10 @@ class Capacity:
         """The CPU times at the last tick; None while there is no timer."""
         self._report = LimitReport()
 
+    def __repr__(self) -> str:
+        limit = f"limit {self.limit} of {self._slots} ({self.reason})"
+        return f"<Capacity {limit}, {self.serving} served, {self.waiting} waiting>"
+
     def stop(self) -> None:
         """Send no more reports."""
         if self._timer is not None:

@@ -141,6 +141,10 @@ class GatewayLink(Link):
         self._querying = listener.querying
         self._unsent_seen = 0
 
+    def __repr__(self) -> str:
+        proved = "proved" if self.ready else "not proved"
+        return f"<GatewayLink {self.gateway} {proved}, {len(self.streams)} queries>"
+
     # Beginning and end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -61,6 +61,9 @@ class QueryListener:
         """Set while there are no links."""
         self._empty.set()
 
+    def __repr__(self) -> str:
+        return f"<QueryListener {self.address or 'closed'}, {len(self.links)} links>"
+
     async def open(self, *, encrypted: bool) -> None:
         """Listen, unless the settings name no host; by TLS if the node was reached by TLS
         (`encrypted`)."""

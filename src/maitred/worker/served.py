@@ -38,6 +38,10 @@ class Origin:
         self.beating = False
         """Whether heartbeats for this partition are under way."""
 
+    def __repr__(self) -> str:
+        running, untold = len(self.running), len(self.ends) + sum(map(len, self.sending.values()))
+        return f"<Origin {self.name}/{self.partition}, {running} running, {untold} to report>"
+
 
 class Served:
     """A queue's handler, the partitions of the queue, and the slots on offer to it."""
@@ -73,6 +77,9 @@ class Served:
         """Number of its partitions when the posts were made."""
         self.origins: dict[int, Origin] = {}
         """The partitions that tasks came from, by number."""
+
+    def __repr__(self) -> str:
+        return f"<Served {self.name}, {self.on_offer} slots on offer, {len(self.posts)} posts>"
 
     @property
     def has_offers(self) -> bool:

@@ -177,6 +177,11 @@ class Worker:
         self._quiet: asyncio.Event = asyncio.Event()
         """Set whenever a slot becomes free, for the drain, which waits for all of them."""
 
+    def __repr__(self) -> str:
+        counts = self.statistics
+        phase = self.lifecycle.phase.value
+        return f"<Worker {self._name} {phase}, {counts.busy} of {counts.slots} slots busy>"
+
     @property
     def address(self) -> str:
         """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""

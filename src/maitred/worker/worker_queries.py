@@ -100,6 +100,10 @@ class WorkerQueries:
         oldest first: one that arrives after its replacement does not begin."""
         self._alarm = Alarm(self.loop, self._look)
 
+    def __repr__(self) -> str:
+        waiting = f"{self.reservations} reserved, {self._early.count} early"
+        return f"<WorkerQueries {len(self.running)} running, {waiting}>"
+
     # From the node
 
     def reserved(self, served: Served, terms: Reserved, now: float) -> None:
