@@ -109,25 +109,24 @@ async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session 
     """Connect to the node, for as long as it takes; return None if the worker was stopped first.
     Raise an error that no retry can mend."""
     told = False
-    while not stopping.is_set():
-        opening = asyncio.ensure_future(app.session())
-        stopped = asyncio.ensure_future(stopping.wait())
-        await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        while True:
+            opening = asyncio.ensure_future(app.session())
+            await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                opening.cancel()
+                return None
+            try:
+                return opening.result()
+            except MaitredError as problem:
+                if problem.retry is NO:
+                    raise
+                if not told:
+                    told = True
+                    log.warning("no node answers yet; trying again until one does", error=problem)
+            await asyncio.wait({stopped}, timeout=CONNECT_PAUSE_SECONDS)
+            if stopped.done():
+                return None
+    finally:
         stopped.cancel()
-        if not opening.done():
-            opening.cancel()
-            return None
-        try:
-            return opening.result()
-        except MaitredError as problem:
-            if problem.retry is NO:
-                raise
-            if not told:
-                told = True
-                log.warning("no node answers yet; trying again until one does", error=problem)
-        try:
-            async with asyncio.timeout(CONNECT_PAUSE_SECONDS):
-                await stopping.wait()
-        except TimeoutError:
-            continue
-    return None

@@ -206,27 +206,34 @@ class Worker:
             await self._stopping.wait()
             return await self._drain()
         finally:
-            # Also for a `run` that is cancelled, without a drain.
             self.lifecycle.happen(WorkerEvent.END)
-            for offer in self._offering:
-                offer.cancel()
-            for origin in self._origins():
-                for execution in list(origin.running.values()):
-                    execution.lose()
-            self._completions.stop()
-            if self._standby is not None:
-                await self._standby.stop()
-            self._pulse.stop()
-            self._heartbeats.stop()
-            self._attending.stop()
-            self._pauses.stop()
-            if self._shared is not None:
-                self._shared.stop()
-            self.querying.stop()
-            self.capacity.stop()
-            self._slots.threads.shutdown(wait=False, cancel_futures=True)
-            await self._listener.close()
-            await asyncio.gather(*self._offering, return_exceptions=True)
+            await self._close()
+
+    async def _close(self) -> None:
+        """Stop all parts, and the handlers that still run: `run` has ended, with or without a
+        drain."""
+        for offer in self._offering:
+            offer.cancel()
+        for origin in self._origins():
+            for execution in list(origin.running.values()):
+                execution.lose()
+        self._completions.stop()
+        if self._standby is not None:
+            await self._standby.stop()
+        if self._shared is not None:
+            self._shared.stop()
+        for part in (
+            self._pulse,
+            self._heartbeats,
+            self._attending,
+            self._pauses,
+            self.querying,
+            self.capacity,
+        ):
+            part.stop()
+        self._slots.threads.shutdown(wait=False, cancel_futures=True)
+        await self._listener.close()
+        await asyncio.gather(*self._offering, return_exceptions=True)
 
     def _start(self) -> None:
         self._context.address = self._listener.address
