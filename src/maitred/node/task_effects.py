@@ -36,6 +36,7 @@ class TaskEffects:
         self._shell = shell
         self._clock = shell.loop
         self._store = store
+        self._newer = driver.newer
         self._reserved = driver.queries.reserved
         self._unproven_warning = OccasionalWarning(
             shell.log, "attempts refused: the caller was not given them"
@@ -106,7 +107,7 @@ class TaskEffects:
             partition.settings.lease_seconds,
             partition.waiting,
             round(partition.intake.added.per_second(now), 3),
-            self._driver.newer(owned, version),
+            self._newer(owned, version),
             reserved,
         )
         if shared is None or supply is None:
