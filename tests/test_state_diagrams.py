@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
-from maitred.node.connection_states import CONNECTION
-from maitred.node.keeper import CHILD
+from maitred.node.connection_states import CONNECTION_TABLE
+from maitred.node.keeper import CHILD_TABLE
 from maitred.routing.counts import COUNTS_TABLE
 from maitred.states import StateTable
 from maitred.worker.lifecycle import WORKER_TABLE
@@ -44,8 +44,8 @@ TABLES: Final[Sequence[StateTable[Any, Any]]] = (
     QUERY,
     COUNTS_TABLE,
     WORKER_TABLE,
-    CONNECTION,
-    CHILD,
+    CONNECTION_TABLE,
+    CHILD_TABLE,
 )
 """Every table of the page, in its order."""
 

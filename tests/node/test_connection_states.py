@@ -10,8 +10,8 @@ import pytest
 
 from maitred.errors import InternalError
 from maitred.logs import silent
-from maitred.node.connection_states import CONNECTION, ConnectionEvent, ConnectionState
-from maitred.node.keeper import CHILD, ChildEvent, ChildState, Keeper
+from maitred.node.connection_states import CONNECTION_TABLE, ConnectionEvent, ConnectionState
+from maitred.node.keeper import CHILD_TABLE, ChildEvent, ChildState, Keeper
 from maitred.node.shard import ShardPlace
 from maitred.protocol.frames import Opcode
 from maitred.settings import Limits, Node, User
@@ -34,7 +34,7 @@ def unlisted(table: StateTable[Any, Any], events: Iterable[Any]) -> list[tuple[A
     return [(state, event) for state, event in pairs if event not in table.transitions[state]]
 
 
-@pytest.mark.parametrize(("state", "event"), unlisted(CHILD, ChildEvent))
+@pytest.mark.parametrize(("state", "event"), unlisted(CHILD_TABLE, ChildEvent))
 def test_a_child_process_refuses_an_event_out_of_place(
     state: ChildState, event: ChildEvent
 ) -> None:
@@ -52,7 +52,7 @@ async def test_a_connection_refuses_an_event_out_of_place(tmp_path: Path) -> Non
         client = await running.open()
         await until(lambda: len(running.shard.connections) == 1)
         (connection,) = running.shard.connections
-        for state, event in unlisted(CONNECTION, ConnectionEvent):
+        for state, event in unlisted(CONNECTION_TABLE, ConnectionEvent):
             connection.state = state
             with pytest.raises(InternalError, match=r"A connection that is .* got the event"):
                 connection.happen(event)

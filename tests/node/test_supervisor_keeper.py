@@ -17,7 +17,7 @@ from maitred.logs import silent
 from maitred.node import child_process, keeper
 from maitred.node.child_process import ProcessEnd
 from maitred.node.held_ports import HeldPorts, resolve
-from maitred.node.keeper import Keeper
+from maitred.node.keeper import ChildState, Keeper
 from maitred.node.shard import ShardPlace
 from maitred.settings import Node, Restarts, Tls
 
@@ -139,6 +139,21 @@ def test_a_system_that_has_nothing_left_for_a_process(
 
 def test_stopping_what_never_started_is_nothing(place: ShardPlace) -> None:
     assert asyncio.run(kept(place).stop()) is True
+
+
+def test_a_killed_shard_may_be_stopped_and_killed_again(place: ShardPlace) -> None:
+    """As when a second signal kills all processes while the first one still stops them."""
+
+    async def scenario() -> None:
+        shard = kept(place)
+        await shard.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await shard.kill()
+            assert shard.state is ChildState.ENDED
+            assert await shard.stop() is True
+            await shard.kill()
+
+    asyncio.run(scenario())
 
 
 def test_ends_in_words() -> None:

@@ -16,7 +16,7 @@ from maitred.errors import (
     TooManyConnections,
 )
 from maitred.node.connection_states import (
-    CONNECTION,
+    CONNECTION_TABLE,
     HANDSHAKE,
     ConnectionEvent,
     ConnectionState,
@@ -121,7 +121,7 @@ class Accepted(Link):
 
     def happen(self, event: ConnectionEvent) -> None:
         """Change the state by the table; raise `InternalError` for an event out of place."""
-        self.state = CONNECTION.after(self.state, event)
+        self.state = CONNECTION_TABLE.after(self.state, event)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

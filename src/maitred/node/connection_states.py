@@ -49,7 +49,7 @@ class ConnectionEvent(Enum):
 _STATE, _EVENT = ConnectionState, ConnectionEvent
 _END: Final = {_EVENT.CLOSE: _STATE.CLOSING, _EVENT.LOSE: _STATE.CLOSED}
 
-CONNECTION: Final = StateTable[ConnectionState, ConnectionEvent](
+CONNECTION_TABLE: Final = StateTable[ConnectionState, ConnectionEvent](
     "connection",
     {_STATE.FRESH: "a client connects", _STATE.READY: "another shard connects"},
     {

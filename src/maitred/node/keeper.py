@@ -67,7 +67,7 @@ class ChildEvent(Enum):
 
 _STATE, _EVENT = ChildState, ChildEvent
 
-CHILD: Final = StateTable[ChildState, ChildEvent](
+CHILD_TABLE: Final = StateTable[ChildState, ChildEvent](
     "child process",
     {_STATE.NEW: ""},
     {
@@ -121,7 +121,7 @@ class Keeper:
         return f"<{type(self).__name__} of {self.title}: {self.state.name}, process {self.pid}>"
 
     def _happen(self, event: ChildEvent) -> None:
-        self.state = CHILD.after(self.state, event)
+        self.state = CHILD_TABLE.after(self.state, event)
 
     @property
     def _name(self) -> str:
@@ -259,7 +259,7 @@ class Keeper:
 
     async def stop(self) -> bool:
         """Drain the process. Return False if requests were cut off, or if it had to be killed."""
-        self._happen(ChildEvent.STOP)
+        self._begin_stop()
         process = self._process
         if process is None or self.state is ChildState.ENDED:
             return True  # no process runs, so no request is in flight
@@ -279,8 +279,11 @@ class Keeper:
 
     async def kill(self) -> None:
         """Kill the process, and wait for its end."""
-        if self.state is not ChildState.ENDED:
-            self._happen(ChildEvent.STOP)
+        self._begin_stop()
         if self._process is not None:
             self._process.kill()
             await self._process.ended()
+
+    def _begin_stop(self) -> None:
+        if self.state is not ChildState.ENDED:  # a kill may overtake a stop, and the other way
+            self._happen(ChildEvent.STOP)
