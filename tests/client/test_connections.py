@@ -57,7 +57,7 @@ def test_every_shard_is_reached_by_its_own_port(run: Run) -> None:
             statistics = client.statistics()
             assert statistics.requests == 16
             assert statistics.misroutes == statistics.fallbacks == 0
-            assert sum(shard._forwarded for shard in node.shards) == 0
+            assert sum(shard.forwarded for shard in node.shards) == 0
 
     run(main())
 
@@ -133,7 +133,7 @@ def test_a_node_that_comes_back_different_is_learned_anew(run: Run, change: str)
             for partition in range(16):
                 await client.echo("shop", "q", b"x", partition=partition)
             assert client.statistics().misroutes == 0
-            assert sum(shard._forwarded for shard in node.shards) == 0
+            assert sum(shard.forwarded for shard in node.shards) == 0
 
     run(main())
 

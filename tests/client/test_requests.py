@@ -186,13 +186,13 @@ def test_a_misroute_is_answered_all_the_same_and_happens_once(run: Run) -> None:
                 ]
                 assert len(set(shards[:4])) == 1, "a batch has one key, so it has one shard"
                 learned = client.statistics().misroutes
-                assert learned == sum(shard._forwarded for shard in node.shards) > 0
+                assert learned == sum(shard.forwarded for shard in node.shards) > 0
                 for partition in range(8):
                     for _ in range(5):
                         answer = await client.echo("shop", "q", b"x", partition=partition)
                         assert answer.shard == shards[partition]
                 assert client.statistics().misroutes == learned
-                assert sum(shard._forwarded for shard in node.shards) == learned
+                assert sum(shard.forwarded for shard in node.shards) == learned
 
     run(main())
 

@@ -199,7 +199,7 @@ class NodeUnderTest:
         """Echoes with `hold=GATED` are held until what this makes has come, however late."""
 
         def holding(shard: Shard) -> Callable[[Echo], Coroutine[Any, Any, Echoed]]:
-            by_the_clock = shard._echo_later
+            by_the_clock = shard.own_requests._echo_later
 
             async def answer(message: Echo) -> Echoed:
                 if message.hold_milliseconds != GATED:
@@ -210,7 +210,7 @@ class NodeUnderTest:
             return answer
 
         for shard in self.shards:
-            shard._echo_later = holding(shard)  # type: ignore[method-assign,assignment]
+            shard.own_requests._echo_later = holding(shard)  # type: ignore[method-assign,assignment]
 
     def kill(self, number: int) -> None:
         """As if its process were gone: nothing listens, every connection is cut."""

@@ -21,7 +21,7 @@ from maitred.logs import logger
 from maitred.node.control import Ready, StartGateway
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_reload import NodeReload, SettingsFile
-from maitred.node.shard import part_states
+from maitred.node.shard_requests import part_states
 from maitred.node.supervisor_link import SupervisorLink, raise_file_limit, run_child, set_title
 from maitred.protocol.access import ProcessState
 from maitred.security.audit_log import audit_log

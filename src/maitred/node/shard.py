@@ -25,7 +25,6 @@ from maitred.errors import (
     CutOff,
     InvalidArgument,
     MaitredError,
-    PayloadTooLarge,
     TlsFailed,
 )
 from maitred.node.announced import Announced
@@ -43,22 +42,17 @@ from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
 from maitred.node.request_table import RequestTable
+from maitred.node.shard_requests import ShardRequests
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
-from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.vitals import Vitals
 from maitred.protocol import cql
-from maitred.protocol.access import NodeReloaded, PartState, ProcessState
 from maitred.protocol.description import VERSIONS, Description
-from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
-    Echo,
-    Echoed,
     HomeHint,
-    ShardStatus,
-    Status,
     with_home,
 )
 from maitred.protocol.requests import PartitionRequest
@@ -69,7 +63,7 @@ from maitred.security.authenticator import no_longer
 from maitred.security.guard import Guard
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
-from maitred.security.reload import CERTIFICATE, USERS
+from maitred.security.reload import USERS
 from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -85,11 +79,11 @@ if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.work import ForwardedWork
-    from maitred.protocol.access import Reload
+    from maitred.protocol.access import NodeReloaded
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
-    from maitred.security.reload import PartReloaded, Reloadable
+    from maitred.security.reload import Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -150,7 +144,9 @@ class Shard:
         audit: AuditLog | None = None,
         source_port_socket: socket.socket | None = None,
         versions: tuple[int, ...] = VERSIONS,
+        reload_node: Callable[[], Awaitable[NodeReloaded]] | None = None,
     ) -> None:
+        """`reload_node` reloads every process of the node; without it the shard reloads alone."""
         self.loop = asyncio.get_running_loop()
         self.place = place
         self.number = place.number
@@ -176,7 +172,6 @@ class Shard:
         if settings.jwt is not None and keys is not None:
             verifier = JwtVerifier(settings.jwt, keys, self.users)
             self._jwts = Jwts(verifier, keys, self.reloading)
-        self._reload_node: Callable[[], Awaitable[NodeReloaded]] = self._reload_here
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
@@ -212,19 +207,16 @@ class Shard:
         """Of answers to peers that do not read, all connections together."""
         self.requests = 0
         self.received_forwarded = 0
-        self._table = RequestTable(
-            handlers={
-                Opcode.ECHO: self._echo,
-                Opcode.STATUS: self._status,
-                Opcode.RELOAD: self._reload,
-            }
-        )
+        self.own_requests = ShardRequests(self, vitals or Vitals.real(), reload_node)
+        self._table = RequestTable()
+        self._table.include(self.own_requests.requests)
         self.handlers = self._table.handlers
         self.holders = self._table.holders
         self.admissions = self._table.admissions
         self._on_drain: list[Callable[[], None]] = []
         """Called when the shard stops: each answers the requests that wait for news."""
-        self._forwarded = 0
+        self.forwarded = 0
+        """Requests that were forwarded to another shard."""
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
         self.told_of_credentials = False
@@ -234,7 +226,6 @@ class Shard:
         self._wall_clock = surroundings.wall_clock
         self._surroundings = surroundings
         self._partitions: Partitions | None = None
-        self._vitals = vitals or Vitals.real()
         self._handshakes = (
             None
             if tls is None
@@ -247,8 +238,6 @@ class Shard:
             )
         )
         self._source_port_socket = source_port_socket
-        self._gauge = LoadGauge(self._vitals, self.loop.time())
-        self._started_at = self.loop.time()
         change = GradualChange.parse(settings.spread_batch, int)
         homes = Homes(place.shards, self.description.ignore_msb, change)
         self._home = homes.home
@@ -323,10 +312,6 @@ class Shard:
         caretaker.begin()
         self._partitions.stored.begin()
         return self._partitions
-
-    def reload_with(self, reload_node: Callable[[], Awaitable[NodeReloaded]]) -> None:
-        """Have others of the node read their files again, too, when a person asks for it."""
-        self._reload_node = reload_node
 
     async def start(self) -> None:
         """Listen; raises `OSError` if an address cannot be had."""
@@ -460,7 +445,7 @@ class Shard:
 
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
         """Pass a request on to its owner."""
-        self._forwarded += 1
+        self.forwarded += 1
         self._peers[work.owner].forward(work, message, deadline)
 
     def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
@@ -484,50 +469,6 @@ class Shard:
         """An error was given as an answer."""
         self.errors[code] += 1
 
-    # Requests
-
-    def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
-        if len(message.payload) > self.limits.payload_bytes:
-            raise PayloadTooLarge(
-                f"A payload of {len(message.payload):,} bytes is more than "
-                f"the {self.limits.payload_bytes:,} allowed.",
-                remedy="Put it into a store and send a reference, or raise limits.payload_bytes.",
-            )
-        if message.hold_milliseconds:
-            return self._echo_later(message)
-        return Echoed(message.payload, self.number)
-
-    async def _echo_later(self, message: Echo) -> Echoed:
-        await asyncio.sleep(message.hold_milliseconds / 1000)
-        return Echoed(message.payload, self.number)
-
-    def _status(self, _message: Status) -> ShardStatus:
-        return ShardStatus(
-            node=self.description.node,
-            shard=self.number,
-            pid=self._vitals.pid,
-            state="draining" if self.draining else "serving",
-            release=__version__,
-            address=f"{self.place.host}:{self.place.own_ports[self.number]}",
-            uptime_seconds=round(self.loop.time() - self._started_at, 3),
-            restarts=self.place.restarts,
-            load=round(self._gauge.load, 3),
-            memory_bytes=self._vitals.memory_bytes(),
-            connections=self.client_connections,
-            requests=self.requests,
-            requests_per_second=round(self._gauge.per_second, 1),
-            in_flight=self.in_flight,
-            forwarded=self._forwarded,
-            received_forwarded=self.received_forwarded,
-            errors=dict(self.errors),
-            logins=dict(self.authenticator.outcomes),
-            reloads={" ".join(one): many for one, many in self.reloading.outcomes.items()},
-            certificate_expires_at=self.reloading.expiries().get(CERTIFICATE, 0.0),
-            damaged=dict(self.damaged),
-            parts=self.statistics(),
-            audit={} if self.audit is None else dict(self.audit.counts),
-        )
-
     def statistics(self) -> dict[str, dict[str, int]]:
         """Return the numbers of the shard's parts, by part."""
         memory = {
@@ -540,13 +481,6 @@ class Shard:
         parts = {name: part.statistics() for name, part in self._parts.items()}
         return {"memory": memory, "logins": logins, **parts}
 
-    async def _reload(self, _message: Reload) -> NodeReloaded:
-        return await self._reload_node()
-
-    async def _reload_here(self) -> NodeReloaded:
-        parts = part_states(await self.reloading.reload())
-        return NodeReloaded([ProcessState(f"shard {self.number}", parts)])
-
     # Once a second
 
     async def _sweep(self) -> None:
@@ -555,7 +489,7 @@ class Shard:
         interval = min(SWEEP_SECONDS, shortest / 4)
         while True:
             await asyncio.sleep(interval)
-            self._guarded(self._gauge.look, self.loop.time(), self.requests)
+            self._guarded(self.own_requests.look)
             self._guarded(self._look_at_files)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
@@ -611,11 +545,6 @@ FAREWELL_SECONDS: Final = 3.0
 
 DRAIN_LOOK_SECONDS: Final = 0.02
 """How often a stopping shard looks whether it is done."""
-
-
-def part_states(parts: Iterable[PartReloaded]) -> list[PartState]:
-    """Return the outcome of reading files again, as other processes are told."""
-    return [PartState(one.part, one.state, one.problem) for one in parts]
 
 
 def spread_batch_text(given: object) -> str:

@@ -56,8 +56,8 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         tls=None if tls is None else tls.listening,
         reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
+        reload_node=link.reload_node,
     )
-    shard.reload_with(link.reload_node)
     stopped = link.follow(shard.reloading)
     opening = asyncio.create_task(_open_store(start, log))
     await asyncio.wait((stopped, opening), return_when=asyncio.FIRST_COMPLETED)

@@ -28,7 +28,7 @@ from maitred.node.control import (
     line,
 )
 from maitred.node.exits import CANNOT_START, FINISHED
-from maitred.node.shard import part_states
+from maitred.node.shard_requests import part_states
 from maitred.protocol.access import NodeReloaded
 
 if TYPE_CHECKING:
