@@ -1,9 +1,9 @@
-"""Queues that a person deletes.
+"""Deletes queues for operators.
 
-The store deletes all partitions of a queue at once; whoever owns one of them can write no more from
-then on. Before that every shard is asked who uses the queue, because tasks that need not be written
-yet, workers and waiting queries are in memory only. Afterwards every shard lets go of the queue's
-partitions, and whoever waits there hears `QueueDeleted`.
+The store deletes all partitions of a queue at once; from then on the owner of a partition cannot
+commit. Before that the shard asks every shard for the use of the queue, because tasks that need not
+be persisted yet, workers and waiting queries are only in memory. Afterwards every shard lets go of
+the queue's partitions, and refuses the requests that wait there with `QueueDeleted`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Deletion:
         return DeletedQueue(contents.partitions, tasks, contents.dead, use.workers)
 
     async def _ask_all(self, root: PartitionKey, *, drop: bool) -> _Use:
-        """Ask every shard. When the queue is deleted, one that does not answer does no harm: it can
-        write nothing, and hears so when it tries."""
+        """Ask every shard. Once the queue is deleted, a silent shard does no harm: its next commit
+        fails."""
         shards = range(self._shard.place.shards)
         question = self._partitions.question
         asked = (question(Withdraw(number, 0, *root[:3], drop)) for number in shards)
@@ -86,7 +86,7 @@ class Deletion:
         if message.drop:
             problem = QueueDeleted(
                 f"The queue {message.namespace}/{message.queue} was deleted.",
-                remedy="Whoever uses it again makes a new one.",
+                remedy="The next use of its name creates a new one.",
             )
             for one in mine:
                 self._partitions.drop(one, problem)

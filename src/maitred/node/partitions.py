@@ -1,4 +1,4 @@
-"""The partitions that a shard owns: found, or loaded when they are first asked for, and let go."""
+"""The partitions that a shard owns: it loads each for the first request that names it."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ if TYPE_CHECKING:
     from maitred.surroundings import Surroundings
 
 ANSWER_EARLY_SECONDS: Final = 0.2
-"""So long before the caller's patience ends an offer is answered with nothing."""
+"""How long before its caller's deadline an offer is answered with nothing."""
 
 NEAREST: Final = 3
-"""Queues that are named to somebody who asked for one that there is not."""
+"""Similar names in the error for a queue that does not exist."""
 
 NAMES_COMPARED: Final = 1_000
-"""Names of queues that a mistyped one is compared with, at some 10 microseconds each."""
+"""Queues whose names are compared with an unknown one, at some 10 microseconds each."""
 
 HINTS_PER_SECOND: Final = 5.0
-"""How often it is done. Whoever asks for queues that do not exist more often gets no hint."""
+"""Rate at which unknown names are compared. Beyond it errors come without a hint."""
 
 HINT_SECONDS: Final = 1.0
-"""How long a hint is repeated to those who ask for the same name: a program that polls a queue
-until it exists leaves the hints to the others."""
+"""How long a hint is repeated for the same name: a program that polls a queue until it exists must
+not use up the rate of hints."""
 
 KEPT_AT_ONCE: Final = 5_000
-"""Results in memory that a stopping shard writes with one commit: some 50 ms of the store's."""
+"""Results in memory that a stopping shard persists with one commit: some 50 ms."""
 
 KEPT_BYTES: Final = 8 * 2**20
-"""Bodies of those that one partition writes with one commit."""
+"""Bytes of results that one partition persists with one such commit."""
 
 KEEPING_SECONDS: Final = 4.0
-"""How long a stopping shard may take to write results, less than the supervisor waits for it beyond
-`drain_seconds`. SQLite writes some hundred thousand small ones in this time."""
+"""How long a stopping shard may take to persist results; the supervisor waits longer beyond
+`drain_seconds`. SQLite persists some hundred thousand small results in this time."""
 
 Answer = TypeVar("Answer")
 
@@ -87,7 +87,7 @@ exists. None: the request is refused with `UnknownQueue`."""
 
 
 class Makes(IntEnum):
-    """What a request makes if it does not exist."""
+    """What a request creates if it does not exist."""
 
     NOTHING = 0
     PARTITIONS = 1
@@ -97,7 +97,7 @@ class Makes(IntEnum):
 
 
 class RequestKind(NamedTuple):
-    """How the requests of one opcode are served, and whether they make the queue that they name."""
+    """How the requests of one opcode are served, and whether they create the queue they name."""
 
     serve: Serve
     makes: Makes | Callable[[Any], Makes]
@@ -128,8 +128,7 @@ class _MissingError(Exception):
 
 
 class Partitions(PartitionDriver):
-    """The partitions that one shard owns, each loaded when it is first asked for, and the requests
-    that wait for one."""
+    """The partitions that one shard owns, and the requests that wait until one is loaded."""
 
     def __init__(self, shard: Shard, store: Store, surroundings: Surroundings) -> None:
         self.shard = shard
@@ -144,11 +143,11 @@ class Partitions(PartitionDriver):
         self._loading: dict[PartitionKey, list[WaitingRequest]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
         self._hinted: dict[tuple[str, str], tuple[float, str | None]] = {}
-        """Until when to repeat which hint, by namespace and queue; the oldest first."""
+        """Hints, with the time until which they are repeated, by namespace and queue."""
         self.stored = StoredQuotas(shard, store)
         self._memory = TaskMemory(shard.limits.waiting_bytes)
         self.signing_key = b""
-        """The store's; empty until `load_signing_key` has read it for the first time."""
+        """The store's signing key; empty until `load_signing_key` has read it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.owned)} loaded, {len(self._loading)} loading>"
@@ -165,15 +164,15 @@ class Partitions(PartitionDriver):
 
     @property
     def loading(self) -> list[PartitionKey]:
-        """Partitions that are being loaded, for requests that wait until they are there."""
+        """The partitions that are being loaded."""
         return list(self._loading)
 
     def settings_of(self, key: PartitionKey) -> Queue:
-        """The most that is said of the queue."""
+        """Return the most specific settings of the queue."""
         return queue_settings(self.shard.settings.queues, key)
 
     def has(self, key: PartitionKey) -> bool:
-        """Whether the partition is in memory, or about to be."""
+        """Whether the partition is loaded, or being loaded."""
         return key in self.owned or key in self._loading
 
     # Finding
@@ -188,9 +187,9 @@ class Partitions(PartitionDriver):
     ) -> Holder:
         """Return a function that serves a request as soon as its partition is loaded.
 
-        A partition that does not exist is made as far as the request `makes` it. Otherwise the
-        request is answered with what `absent` says, or with `UnknownQueue`. One that `touches` the
-        partition says itself how much happened to it.
+        A partition that does not exist is created as far as the request `makes` it. Otherwise
+        `absent` gives the answer, or the request is refused with `UnknownQueue`. A `serve` that
+        `touches` the partition marks it for the end of the loop turn itself.
         """
         kind = RequestKind(serve, makes, absent)
 
@@ -238,8 +237,8 @@ class Partitions(PartitionDriver):
         self.shard.spawn(self._load(key))
 
     def _refuse_waiting(self, problem: MaitredError) -> None:
-        """The store does not answer: whoever waits for a partition is told. The loads go on, for
-        those who ask when the store answers."""
+        """Refuse the requests that wait for partitions: the store does not answer. The loads
+        continue, for requests that come later."""
         for waiting in self._loading.values():
             refused = list(waiting)
             waiting.clear()
@@ -254,7 +253,7 @@ class Partitions(PartitionDriver):
         try:
             acquired = await self.loader.find(key)
             if acquired is None:
-                # Those who came meanwhile are among them.
+                # Requests that came meanwhile count as well.
                 makes = max((one.makes for one in waiting), default=Makes.NOTHING)
                 acquired = await self._made(key, makes, waiting)
             owned = await self._owned(key, acquired)
@@ -278,10 +277,10 @@ class Partitions(PartitionDriver):
     async def _made(
         self, key: PartitionKey, makes: Makes, waiting: list[WaitingRequest]
     ) -> Acquired:
-        """The partition does not exist: make it if somebody may; raises why not.
+        """Create a partition that does not exist, if a waiting request may; raise why not.
 
-        A queue begins with its root. The root's counts say which other partitions there are, so
-        that nobody makes one by naming a number.
+        A queue begins with its root. The root's counts say which other partitions exist, so no
+        caller creates one by naming a number.
         """
         if makes is Makes.NOTHING or (makes is Makes.PARTITIONS and not key.partition):
             raise _MissingError
@@ -305,7 +304,7 @@ class Partitions(PartitionDriver):
             return
         unknown = []
         for one in waiting:
-            if one.makes > makes:  # it came too late to be asked
+            if one.makes > makes:  # it came after that decision
                 self.shard.holders[one.message.opcode](one.message, one.held)
                 continue
             absent = one.kind.absent
@@ -323,8 +322,9 @@ class Partitions(PartitionDriver):
             held.refuse(problem)
 
     async def _unknown(self, key: PartitionKey) -> UnknownQueue:
-        """Name the nearest queues of the namespace: most who err have mistyped. Comparing names
-        takes the loop's time, so it is done a few times a second, and with some names only."""
+        """Return the error, with the most similar names of the namespace: most unknown names are
+        typing errors. Comparing names takes the loop's time, so its rate and the names are
+        limited."""
         which = f"Partition {key.partition} of the queue" if key.partition else "The queue"
         problem = UnknownQueue(f"{which} {key.namespace}/{key.queue} does not exist.")
         now = self.loop.time()
@@ -359,7 +359,7 @@ class Partitions(PartitionDriver):
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
         else:
             counts = await self._root_counts(key, makes=True)
-        if self.shard.draining:  # those who wait have been told to go, and nobody tells any more
+        if self.shard.draining:  # the drain began meanwhile, and refused the waiting requests
             raise Draining("The node is stopping.")
         now = self.loop.time()
         wall = self._surroundings.wall_clock() - now
@@ -384,7 +384,7 @@ class Partitions(PartitionDriver):
         return Owned(partition, now)
 
     async def load_signing_key(self) -> bytes:
-        """Return the store's key, with which partitions prove what they handed out."""
+        """Return the store's key, with which partitions sign attempts and reservations."""
         if not self.signing_key:
             self.signing_key = await self.store.signing_key()
         return self.signing_key
@@ -392,12 +392,12 @@ class Partitions(PartitionDriver):
     async def _first_counts(
         self, key: PartitionKey, acquired: Acquired, partitions: int
     ) -> PartitionCounts:
-        """Of a queue whose counts nobody ever changed. Callers take one partition for granted; more
-        are written down before anybody hears of them: if the settings named fewer at the next start
-        the tasks of the others would be found by nobody.
+        """Return the counts of a queue whose counts were never changed. Callers assume one
+        partition. More are persisted before the first answer: if the settings named fewer at the
+        next start, the tasks of the others would not be found.
 
-        The version is above those of a queue of this name that was deleted, since the range id is:
-        whoever holds its counts takes these over.
+        The version is above those of a deleted queue of this name, since the range id is: callers
+        with the old counts take these over.
         """
         if partitions == 1:
             return PartitionCounts(version=acquired.range_id - 1)
@@ -410,7 +410,7 @@ class Partitions(PartitionDriver):
     async def _root_counts(
         self, key: PartitionKey, *, makes: bool, user: str = ""
     ) -> PartitionCounts:
-        """Ask the root, which is made if need be and if quotas allow it."""
+        """Ask the root for the counts; it is created if `makes` and if quotas allow it."""
         ours = Counts(1, 1, 0)
         root = Sync(key.namespace, key.queue, key.queue_type, 0, 0, ours, makes, user)
         try:
@@ -418,12 +418,12 @@ class Partitions(PartitionDriver):
         except UnknownQueue:
             raise _MissingError from None
         if not isinstance(answer, Synced):
-            raise InternalError("The root answered something else.")
+            raise InternalError("The root did not answer with its counts.")
         told = answer.counts or ours
         return PartitionCounts(told.read, told.write, told.version)
 
     async def question(self, message: Any, seconds: float = ASK_SECONDS) -> Struct:  # noqa: ANN401
-        """Ask the owner of a partition and wait for the answer."""
+        """Send a request to the owner of a partition, and wait for the answer."""
         future: asyncio.Future[Struct] = self.loop.create_future()
 
         asked = self.shard.ask(message, seconds, lambda outcome: settle(future, outcome))
@@ -431,14 +431,14 @@ class Partitions(PartitionDriver):
             return await asyncio.wait_for(future, seconds + 1)
         except DeadlineExceeded:
             raise
-        except TimeoutError:  # what we ask of ourselves has nobody else to look at the clock
+        except TimeoutError:  # a request of the shard to itself has no deadline of its own
             raise DeadlineExceeded("The owner of the partition did not answer in time.") from None
         finally:
             if not future.done() or future.cancelled():
                 asked.give_up()
 
     def answering(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
-        """Have a coroutine answer it; if that fails, the caller hears so."""
+        """Run a coroutine that answers the request; refuse the request if the coroutine raises."""
         self.shard.spawn(self._answered(held, answer))
 
     async def _answered(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
@@ -458,7 +458,7 @@ class Partitions(PartitionDriver):
         await future
 
     async def let_go(self, owned: Owned) -> None:
-        """Leave it in order: the next owner need not wait for anybody."""
+        """Persist everything and let the partition go: the next owner need not wait for leases."""
         await self.writer.commit([owned], anything=True, clean=True)
         if self.owned.get(owned.key) is owned and owned.partition.idle:
             del self.owned[owned.key]
@@ -477,7 +477,7 @@ class Partitions(PartitionDriver):
                     self.answer_shared(offer)
 
     async def leave(self) -> None:
-        """Write down what there is; everything else is safe already."""
+        """Persist what is not persisted yet, and let all partitions go."""
         for owned in list(self.owned.values()):
             self._drive(owned, self.loop.time())
         self._answer_shared_offers(self.loop.time())
@@ -488,7 +488,7 @@ class Partitions(PartitionDriver):
         self.owned = {}
 
     async def _keep_results(self) -> None:
-        """Write results that are in memory only, so that the next owners answer for them."""
+        """Persist results that are only in memory, so that the next owners can answer with them."""
         deadline = self.loop.time() + KEEPING_SECONDS
         while self.loop.time() < deadline and (portion := self._results_portion()):
             await self.writer.commit(portion, anything=True, clean=True)
@@ -500,7 +500,7 @@ class Partitions(PartitionDriver):
             self.shard.log.warning("results not kept", results=lost)
 
     def _results_portion(self) -> list[Owned]:
-        """Have some results written with the next commit, and return whose they are."""
+        """Add some results to the next commit, and return their partitions."""
         now = self.loop.time()
         room, portion = KEPT_AT_ONCE, []
         for owned in self.owned.values():
@@ -523,7 +523,7 @@ def check_root(owned: Owned) -> None:
 
 
 def _user(message: Any) -> str:  # noqa: ANN401 - a request
-    """Return the user for whom a request would make a queue."""
+    """Return the user for whom a request would create a queue."""
     return getattr(message, "user", "")
 
 

@@ -1,4 +1,4 @@
-"""What the queries of a user may take, at one shard.
+"""The limits of a user's queries, at one shard.
 
 Each shard counts rates for itself: a user's rate is what one shard lets through. A queue with one
 partition has one shard, so for most queues it is the whole rate. What is under way is counted for
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from maitred.settings import QuerySettings
 
 LIMITERS_KEPT: Final = 10_000
-"""Users whose rate is remembered; whoever asked longest ago goes first."""
+"""Users and queues whose rate is remembered; the least recently used is forgotten first."""
 
 NO_LIMITS: Final = UserLimits()
 
 QUEUE: Final = "/"
-"""Before a queue's name, among the names of users."""
+"""Prefix of a queue's name among the names of users."""
 
 Reach = tuple[float, float, int, int]
 """How long a reservation lasts and a query runs, how large a result and a stream may be."""
 
 
 class Limit(NamedTuple):
-    """To what is under way at a time."""
+    """A limit of the queries in flight."""
 
     name: str
-    """What it is counted for: a user, or a queue after a stroke."""
+    """The name that is counted: a user, or a queue after a slash."""
     who: str
-    """The same for people to read."""
+    """The same, for sentences."""
     most: int
 
 
@@ -54,7 +54,7 @@ class UserQueryLimits:
         return self._users.query_limits(name) or NO_LIMITS
 
     def of(self, queue: QuerySettings, user: str) -> Reach:
-        """The lower of the queue's and the user's, as a worker is told."""
+        """Return the lower of the queue's and the user's limits, for the worker."""
         if self._generation != self._users.generation:
             self._generation = self._users.generation
             self._reach = {}
@@ -76,25 +76,23 @@ class UserQueryLimits:
         )
 
     def again_seconds(self, queue: QuerySettings, user: str) -> float:
-        """How long a slot may be used again without asking: whoever is counted asks always.
-
-        Gateways that pick workers do not ask anyway, and count on every slot that is free.
+        """Return how long a gateway may reuse a slot without a slot request: 0 if queries are
+        counted here, and for policies with which the gateway selects the worker itself.
         """
         if queue.policy != "idle" or queue.rate_per_second is not None:
             return 0.0
         return 0.0 if self.asks_always(queue, user) else queue.again_seconds
 
     def asks_always(self, queue: QuerySettings, user: str) -> bool:
-        """Whether each query of the user has to be counted here: a gateway that reuses slots, or
-        picks the workers itself, would be counted by itself alone."""
+        """Whether each query of the user has to be counted at the node, so that the gateway may
+        neither reuse slots nor select workers itself."""
         if queue.concurrent is not None:
             return True
         theirs = self.user(user) if user else NO_LIMITS
         return theirs.rate_per_second is not None or theirs.concurrent is not None
 
     def under_way(self, queue: QuerySettings, name: str, user: str) -> tuple[Limit, ...]:
-        """Return the limits to what the user and the queue may have under way; mostly there are
-        none."""
+        """Return the limits of the queries in flight of the user and the queue; mostly none."""
         theirs = self.user(user).concurrent if user else None
         if theirs is None and queue.concurrent is None:
             return ()
@@ -110,16 +108,16 @@ class UserQueryLimits:
         self.user(user).check_queue(user, namespace, queue)
 
     def count(self, user: str, queries: int, now: float) -> None:
-        """So many come; `Overloaded` if that is too fast."""
+        """Count so many queries of the user; raise `Overloaded` above the rate limit."""
         self._count(user, user, self.user(user).rate_per_second, queries, now)
 
     def count_queue(self, queue: QuerySettings, name: str, queries: int, now: float) -> None:
-        """So many come to a queue, of whomever; `Overloaded` if that is too fast."""
+        """Count so many queries of the queue; raise `Overloaded` above the rate limit."""
         if queue.rate_per_second is not None:
             self._count(QUEUE + name, f"The queue {name}", queue.rate_per_second, queries, now)
 
     def give_back_to_queue(self, name: str, queries: int) -> None:
-        """Give back what was counted for the queue, as `give_back` does for the user."""
+        """Uncount queries of the queue, as `give_back` does for a user."""
         self.give_back(QUEUE + name, queries)
 
     def _count(self, key: str, who: str, rate: float | None, queries: int, now: float) -> None:
@@ -142,7 +140,7 @@ class UserQueryLimits:
             limiter.count()
 
     def give_back(self, user: str, queries: int) -> None:
-        """So many were counted, and nothing was done about them: they will come again."""
+        """Uncount queries of the user that got no slot: the gateway asks again for them."""
         limiter = self._limiters.get(user)
         if limiter is not None:
             for _ in range(queries):

@@ -1,4 +1,4 @@
-"""What gateways ask of a partition, what workers tell its root, and what people want of both."""
+"""The requests about queries: of gateways, of workers that attend, and of operators."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ class QueryRequests:
         if offers is None:
             return
         key = owned.key
-        # The slots of a worker are the same ones at all of its queues. Whoever asks here may say so
-        # for this namespace; a worker that lives offers them again at once.
+        # A worker offers the same slots to all of its queues. The caller may report it for this
+        # namespace; a worker that lives offers its slots again at once.
         for other in list(self._partitions.owned.values()):
             if (
                 other is not owned
@@ -197,7 +197,7 @@ class QueryRequests:
                     if not offer.parts and not offer.gifts:
                         self._partitions.answer_shared(offer)
         if key.partition:
-            # The root knows who is there, and should hear of it.
+            # The root keeps the presence of workers.
             told = Suspect(key.namespace, key.queue, key.queue_type, 0, 0, message.worker_session)
             self._shard.ask(told, ASK_SECONDS, lambda _: None)
 
@@ -235,7 +235,7 @@ class QueryRequests:
         self._signatures.announced(owned, message.signature)
 
     def _running(self, message: Running, held: DeferredReply) -> None:
-        """The partition need not be loaded for it: the proofs say what it made."""
+        """Note a worker's report. The partition need not be loaded: the proofs are enough."""
         if self._partitions.signing_key:
             self._note_running(message, held, self._partitions.signing_key)
         else:
@@ -261,7 +261,7 @@ class QueryRequests:
             self._shard.count_error(InvalidReservation.code)
         held.answer(Noted(refused))
 
-    # People
+    # Operators
 
     def _workers(self, owned: Owned, message: Workers, held: DeferredReply) -> None:
         check_root(owned)
@@ -284,7 +284,7 @@ def _admit_attend(message: Attend, connection: Accepted) -> None:
 
 
 def _no_slots(_message: Allocate, counts: Counts | None) -> Allocated | None:
-    """The gateway goes by counts that are out of date; it asks again by these."""
+    """Answer with the counts of the queue: the gateway's are out of date, and it asks again."""
     return Allocated([], counts) if counts else None
 
 

@@ -1,10 +1,10 @@
-"""One shard: a loop, its listeners, its connections, and the partitions it owns.
+"""One shard: an event loop, its listeners, its connections, and the partitions it owns.
 
-It shares nothing with the other shards of its node. What arrives here and belongs to another one is
-passed on and answered all the same, and the answer tells the client where to go next time.
+A shard shares no memory with the other shards of its node. It forwards a request that belongs to
+another shard, and the answer tells the client where to send the next one.
 
-Everything it needs from outside comes in as arguments, and time and the network from the running
-loop, so that the same shard runs as a process of a machine and in the simulated world.
+Time and the network come from the running loop, and everything else as arguments, so that the same
+shard runs as a process of a machine and in the simulated world.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ if TYPE_CHECKING:
     from maitred.surroundings import Surroundings
 
 ACCEPT_BACKLOG: Final = 4_096
-"""Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn."""
+"""Connections that may wait to be accepted; the kernel caps the number at net.core.somaxconn."""
 
 SWEEP_SECONDS: Final = 1.0
-"""How often connections are looked at for having taken too long, at least; limits shorter than four
-of these are looked at more often."""
+"""Longest interval at which the time limits of connections are checked; it is a quarter of the
+shortest limit if that is less."""
 
 SWEEP_PORTION: Final = 256
-"""Connections looked at before requests get their turn again."""
+"""Connections that are checked in one loop turn, before requests are served again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ class ShardPlace:
     peer_paths: tuple[str, ...]
     """Each shard's Unix socket, by its number; empty for a node with one shard."""
     source_port: int = 0
-    """The port on which the client's source port picks the shard; 0: there is none."""
+    """The port on which the client's source port selects the shard; 0 if the node has none."""
     restarts: int = 0
-    """How often this shard was started again since the node came up."""
+    """How often this shard was restarted since the node came up."""
     gateway_secret: str = field(default="", repr=False)
-    """With this the node's own gateway shows who it is; made anew at each start."""
+    """The secret with which the node's own gateway authenticates; random at each start."""
 
 
 class ShardPart(Protocol):
@@ -192,19 +192,19 @@ class Shard:
         self.homes_told = tuple(
             with_home(HomeHint(str(place.node), number), b"") for number in range(place.shards)
         )
-        """What precedes an answer that another shard has given: where the key lives."""
+        """The bytes before a forwarded answer, which name the owner, by the owner's number."""
         self.connections: dict[Accepted, None] = {}
-        """In the order in which they came."""
+        """The open connections, in the order of arrival."""
         self.client_connections = 0
         self.draining = False
         self.partial_bytes = 0
-        """Of incomplete frames, all connections together."""
+        """Bytes of incomplete frames of all connections."""
         self.strangers_bytes = 0
-        """Those of connections that are not READY among them."""
+        """Bytes of incomplete frames of connections that are not authenticated."""
         self.under_way_bytes = 0
-        """Of requests that are not answered yet, all connections together."""
+        """Bytes of requests in flight of all connections."""
         self.unsent_bytes = 0
-        """Of answers to peers that do not read, all connections together."""
+        """Bytes of answers that peers have not read, of all connections."""
         self.requests = 0
         self.received_forwarded = 0
         self.own_requests = ShardRequests(self, vitals or Vitals.real(), reload_node)
@@ -218,7 +218,7 @@ class Shard:
         self.forwarded = 0
         """Requests that were forwarded to another shard."""
         self.errors: Counter[str] = Counter()
-        """Given as answers, by code."""
+        """Errors that were sent as answers, by code."""
         self.told_of_credentials = False
         """Whether the log says that a caller sent credentials to this node without users."""
         self.damaged: Counter[str] = Counter()
@@ -242,7 +242,7 @@ class Shard:
         homes = Homes(place.shards, self.description.ignore_msb, change)
         self._home = homes.home
         self.settled = homes.settled
-        """Owners of partitions that will never move, for those in a hurry: see `owner_of`."""
+        """Owners of partitions that never move, which saves a request the call of `owner_of`."""
         self._peers = {
             number: Peer(self.loop, number, path, settings.limits)
             for number, path in enumerate(place.peer_paths)
@@ -314,7 +314,7 @@ class Shard:
         return self._partitions
 
     async def start(self) -> None:
-        """Listen; raises `OSError` if an address cannot be had."""
+        """Listen; raise `OSError` if an address cannot be bound."""
         place = self.place
         if place.peer_paths:
             self._servers.append(
@@ -322,7 +322,7 @@ class Shard:
                     partial(NodeConnection, self, peer=True), place.peer_paths[place.number]
                 )
             )
-        # The own port first: whoever finds us through the shared one may ask for it at once.
+        # The own port first: a client that connects to the shared port may use it at once.
         await self._listen(host=place.host, port=place.own_ports[place.number], reuse_port=True)
         if self._source_port_socket is not None:
             await self._listen(sock=self._source_port_socket)
@@ -337,7 +337,8 @@ class Shard:
         self._servers.append(server)
 
     async def drain(self) -> bool:
-        """Take nothing new, finish what is under way, close. False if some had to be cut off."""
+        """Refuse new requests, finish those in flight, and close. Return False if requests were cut
+        off."""
         self.draining = True
         for server in self._servers:
             server.close()
@@ -356,7 +357,7 @@ class Shard:
         return finished
 
     def close(self) -> None:
-        """End at once."""
+        """Close everything at once."""
         self.authenticator.close()
         for server in self._servers:
             server.close()
@@ -380,7 +381,7 @@ class Shard:
         return True
 
     def spawn(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it until it ends or the shard does."""
+        """Run a coroutine until it ends or the shard closes."""
         task = self.loop.create_task(running)
         self._tasks[task] = None
         task.add_done_callback(self._spawned_done)
@@ -411,8 +412,8 @@ class Shard:
 
     @contextmanager
     def failures_logged(self, event: str) -> Iterator[None]:
-        """Log what the block raises, and go on: periodic work must survive one failure. An error
-        such as an unreachable store is logged elsewhere, so this logs it for debugging only."""
+        """Log what the block raises: periodic work must survive one failure. An error such as an
+        unavailable store is logged elsewhere, so this logs it for debugging only."""
         try:
             yield
         except MaitredError as problem:
@@ -420,11 +421,11 @@ class Shard:
         except Exception:
             self.log.exception(event)
 
-    # What connections ask of it
+    # For connections and parts
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not answered yet."""
+        """The number of requests that are not answered yet."""
         return sum(len(connection.under_way) for connection in self.connections)
 
     def owner_of(self, message: AnyRequest) -> int:
@@ -444,7 +445,7 @@ class Shard:
         return self._home(key, self._wall_clock()).until
 
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
-        """Pass a request on to its owner."""
+        """Forward a request to its owner."""
         self.forwarded += 1
         self._peers[work.owner].forward(work, message, deadline)
 
@@ -461,12 +462,12 @@ class Shard:
         return call
 
     def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
-        """The user that the certificate of the connection stands for."""
+        """Return the user to whom the connection's client certificate is mapped."""
         shown = transport.get_extra_info("ssl_object")
         return self.authenticator.certified(shown, self._wall_clock())
 
     def count_error(self, code: str) -> None:
-        """An error was given as an answer."""
+        """Count an error that was sent as an answer."""
         self.errors[code] += 1
 
     def statistics(self) -> dict[str, dict[str, int]]:
@@ -513,22 +514,22 @@ class Shard:
         self._guard.look(self.spawn)
 
     def _reloaded(self, part: str) -> None:
-        """Other users count for those who are connected, too."""
+        """Apply changed users and keys to open connections."""
         if part == USERS:
             self._tell_of_users()
         if part in {USERS, JWT_KEYS}:
             self._identities_changed()
 
     def _tell_of_users(self) -> None:
-        """Record what changed; one shard does so for all processes of the node."""
+        """Record the changes in the audit log; shard 0 does so for all processes of the node."""
         before, self._users_before = self._users_before, self.users.all()
         if self.audit is not None and self.number == 0:
             for user, change in user_changes(before, self._users_before):
                 self.audit.record("user change", target=user, details=change)
 
     def _identities_changed(self) -> None:
-        """Users or tokens are others now: end the connections of those that are no more, and give
-        the rest their permissions of now."""
+        """Close the connections of removed users and tokens, and give the others their current
+        permissions."""
         for connection in list(self.connections):
             if connection.identity is None:
                 continue
@@ -541,12 +542,12 @@ class Shard:
 
 
 FAREWELL_SECONDS: Final = 3.0
-"""How long a stopping shard waits for clients to close after its last words."""
+"""How long a stopping shard waits for clients to close after its last frame."""
 
 DRAIN_LOOK_SECONDS: Final = 0.02
-"""How often a stopping shard looks whether it is done."""
+"""Interval at which a stopping shard checks whether it has finished."""
 
 
 def spread_batch_text(given: object) -> str:
-    """The setting as SUPPORTED tells it: a number, or JSON."""
+    """Return the setting as SUPPORTED has it: a number, or JSON."""
     return json.encode(given).decode()

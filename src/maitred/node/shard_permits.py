@@ -1,17 +1,18 @@
-"""Counting what is under way, across the node: of users, and of queues, that have a limit.
+"""Permits: counts the queries in flight across the node, of users and queues that have a limit.
 
-Each name is counted by one shard of the node, which a hash of it picks. The shard that is asked for
-slots takes permits there first. Once a slot is reserved, the permit becomes the reservation's token
-and belongs to the shard that reserved it: that is whom the worker tells what runs and what is over.
+One shard of the node counts each name; a hash of the name selects it. The shard that receives a
+slot request takes permits there first. Once a slot is reserved, the permit becomes the
+reservation's token and belongs to the shard that reserved the slot: the worker reports to that
+shard which reservations run and which have ended.
 
-A worker proves with each word that the reservation was made for it (see
-`maitred.matching.reservation_proofs`), so that nobody can fill another user's limit, or empty his
-own, by naming tokens. What this shard has made is compared with what it remembers, which costs next
-to nothing; what it does not know, because it was started again, is verified with the store's key.
+Each report has a proof that the reservation was made for this worker
+(`maitred.matching.reservation_proofs`), so that no worker can fill or empty a limit with the tokens
+of others. The shard compares the proof with the one it remembers, which costs next to nothing; a
+restarted shard verifies it with the store's key.
 
-Whoever has permits says so again and again, and what nobody speaks of any more is over: see
-`maitred.matching.permits`. So messages may get lost, and shards, workers and gateways die, in any
-order; what is wrong then is right again within seconds.
+Every holder of permits repeats its report, and a permit without reports expires
+(`maitred.matching.permits`). Messages may therefore get lost, and shards, workers and gateways die,
+in any order: the counts are correct again within seconds.
 """
 
 from __future__ import annotations
@@ -45,32 +46,31 @@ if TYPE_CHECKING:
 
     Taken = Callable[[list[bytes]], None]
     Verify = Callable[[bytes, bytes], bool]
-    """Whether this is the proof that a worker got with the token."""
+    """Returns whether this is the proof that a worker got with the token."""
 
 RENEW_SECONDS: Final = LEASE_SECONDS / 4
-"""How often permits are spoken of: three times may be missed."""
+"""Interval at which held permits are reported: three reports may get lost."""
 
 ROOM_SECONDS: Final = 0.25
-"""How long somebody who finds no room waits for some. Who has just got an answer and asks again may
-be here before the word that the query is over: it takes a millisecond, or some more under load."""
+"""How long a request waits for a permit. A gateway that got an answer and asks again may be faster
+than the worker's report of the end, which takes a millisecond, or a little more under load."""
 
 RETRY_SECONDS: Final = 0.5
-"""When to come back if too many are under way: nobody can tell when one of them ends. As gateways
-say it."""
+"""The `retry_after` of the refusal, as gateways have it: the end of a query cannot be predicted."""
 
 PERMIT_BYTES: Final = 16
 
 OVER_KEPT: Final = 20_000
-"""Reservations that were reported as over and do not count again; some two hundred bytes each. A
-worker that reports one again after so many others, before its proof expires, holds a permit that it
-could as well have held all the time."""
+"""Ended reservations that are remembered and do not count again; some two hundred bytes each. A
+worker that reports one as running after so many others, before its proof expires, holds a permit
+that it could as well have held all the time."""
 
 FRAME_SHARE: Final = 512
-"""So many bytes of a frame are for each permit: it may have a name of its own with it."""
+"""Bytes of a frame for each permit, which may come with a name of its own."""
 
 
 class _Permit:
-    """What this shard has under way, wherever it is counted."""
+    """A permit that this shard holds; another shard may count it."""
 
     __slots__ = ("held", "names", "proof", "until")
 
@@ -79,11 +79,11 @@ class _Permit:
     ) -> None:
         self.names = names
         self.held = held
-        """The request that waits for a slot; None: it has one."""
+        """The request that waits for a slot; None once the slot is reserved."""
         self.until = until
-        """Then it is over, unless the worker speaks of it again."""
+        """When the permit expires, unless the worker reports it again."""
         self.proof = proof
-        """What the worker shows to speak of it; of a reservation only."""
+        """The proof with which the worker reports it; empty before the reservation."""
 
 
 class _Wish:
@@ -108,16 +108,16 @@ class ShardPermits:
         self._wall_clock = surroundings.wall_clock
         self._counter = Permits()
         self._wishes: dict[str, dict[_Wish, None]] = {}
-        """Those who wait for room, by name, in the order in which they came."""
+        """Requests that wait for a permit, by name, in the order of arrival."""
         self._knows_at = self._loop.time() + LEASE_SECONDS if shard.place.restarts else -inf
-        """A shard that was started again has heard by then what is under way."""
+        """When a restarted shard has got all reports of running queries."""
         self._permits: dict[bytes, _Permit] = {}
         self._over: OrderedDict[bytes, None] = OrderedDict()
         """Tokens of reservations whose end was reported, the latest last."""
         self._changes: dict[int, dict[str, dict[bytes, bool]]] = {}
-        """What the counting shards have to hear: by name, which permits are held (or over)."""
+        """Changes to report, by counting shard and name: permits, and whether they are held."""
         self._portion = max(1, shard.limits.frame_bytes // FRAME_SHARE)
-        """Permits in one message, so that it fits into a frame."""
+        """Most permits in one message, so that it fits into a frame."""
         self._beats = False
         self.requests = RequestTable(holders={Opcode.COUNT: self._count})
 
@@ -125,7 +125,7 @@ class ShardPermits:
         """Return the number of the shard that counts for this name."""
         return fingerprint32(name) % self.shard.place.shards
 
-    # What is under way here
+    # Permits that this shard holds
 
     def statistics(self) -> dict[str, int]:
         """Return the number of permits that this shard holds, of those that it counts for the node,
@@ -137,8 +137,8 @@ class ShardPermits:
         }
 
     def take(self, limits: Sequence[Limit], slots: int, held: DeferredReply, then: Taken) -> None:
-        """Count as many as there is room for; `then` hears which permits these have. If there is
-        room for none, the request is refused."""
+        """Take up to so many permits of each limit, and call `then` with them. If a limit has none
+        left, refuse the request."""
         slots = min(slots, self._portion, *(limit.most for limit in limits))
         drawn = self._secret(slots * PERMIT_BYTES)
         permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
@@ -147,8 +147,8 @@ class ShardPermits:
     def reserve(
         self, names: tuple[str, ...], permit: bytes, reserved: AllocatedSlot, seconds: float
     ) -> None:
-        """A slot is reserved for it, for so long: from now on it is counted by the reservation's
-        token, and here."""
+        """Replace a permit by the token of the reserved slot, which is reserved for so many
+        seconds: this shard holds it from now on."""
         until = self._loop.time() + seconds + LEASE_SECONDS
         self._keep(reserved.token, _Permit(names, None, until, reserved.proof))
         for name in names:
@@ -156,8 +156,8 @@ class ShardPermits:
         self.free([permit])
 
     def runs(self, names: tuple[str, ...], proven: Iterable[bytes], verify: Verify) -> int:
-        """Count reservations that a worker says it has: each is a token and its proof. Return how
-        many do not count."""
+        """Count the reservations that a worker reports as running, each a token and its proof.
+        Return how many were refused."""
         now, wall = self._loop.time(), self._wall_clock()
         refused = 0
         for one in proven:
@@ -175,8 +175,8 @@ class ShardPermits:
         return refused
 
     def ended(self, proven: Iterable[bytes], verify: Verify) -> int:
-        """Count reservations no longer that a worker says are over. Return how many were not its
-        own."""
+        """Free the permits of the reservations that a worker reports as ended. Return how many were
+        refused."""
         refused = 0
         over = self._over
         for one in proven:
@@ -196,7 +196,7 @@ class ShardPermits:
         return verify(token, proof) if known is None else compare_digest(known.proof, proof)
 
     def free(self, permits: Iterable[bytes]) -> None:
-        """These are over, as far as they are ours."""
+        """Free those of these permits that this shard holds."""
         for permit in permits:
             known = self._permits.pop(permit, None)
             if known is not None:
@@ -221,7 +221,7 @@ class ShardPermits:
             self.shard.spawn(self._beat())
 
     async def _beat(self) -> None:
-        """Report what is under way, for as long as anything is, here or elsewhere."""
+        """Report the held permits periodically, while this shard holds or counts any."""
         try:
             while self._permits or self._counter.total:
                 await asyncio.sleep(RENEW_SECONDS)
@@ -243,7 +243,7 @@ class ShardPermits:
             self._changed(name, permits, held=True)
         self._counter.sweep(now)
 
-    # What others hear of it
+    # Reports to the counting shards
 
     def _changed(self, name: str, permits: Iterable[bytes], *, held: bool) -> None:
         if not self._changes:
@@ -266,13 +266,13 @@ class ShardPermits:
             if number == self.shard.number:
                 self._note(held, over)
             else:
-                # If this gets lost, it is said again, or not said again: both have their effect.
+                # If a report is lost, the next one repeats held permits, and ended ones expire.
                 self.shard.ask(Count(number, 0, held, over), ASK_SECONDS, lambda _: None)
 
     def ask(
         self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
     ) -> None:
-        """Ask for room, after what there is to tell."""
+        """Send the pending reports to the counting shard, and ask it for permits."""
         number = self.shard_of(limit.name)
         self._tell(number, self._changes.pop(number, {}))
         message = Count(number, 0, {}, {}, limit.name, limit.most, permits)
@@ -283,7 +283,7 @@ class ShardPermits:
         for name in names:
             self._changed(name, permits, held=False)
 
-    # Counting for others
+    # Permits that this shard counts for the node
 
     def _count(self, message: Count, held: DeferredReply) -> None:
         self._note(message.held, message.over)
@@ -347,7 +347,7 @@ class ShardPermits:
 
 
 class _Taking:
-    """Permits for one request, of each name that it counts for, one after the other."""
+    """Takes the permits of one request, of one limit after the other."""
 
     def __init__(
         self,
@@ -363,10 +363,10 @@ class _Taking:
         self._held = held
         self._then = then
         self._taken: tuple[str, ...] = ()
-        """Names that have granted them."""
+        """The names of the limits that granted permits."""
 
     def go_on(self) -> None:
-        """Ask for the next name, or be done."""
+        """Ask for permits of the next limit, or finish."""
         if len(self._taken) < len(self._limits):
             limit = self._limits[len(self._taken)]
             self._counting.ask(limit, self._permits, self._answered)
@@ -388,7 +388,7 @@ class _Taking:
         counting = self._counting
         counting.give_back(self._taken, self._permits[granted:])
         self._permits = self._permits[:granted]
-        if not self._held.wanted:  # whoever asked has left meanwhile
+        if not self._held.wanted:  # the gateway has left meanwhile
             counting.give_back((*self._taken, limit.name), self._permits)
         elif granted:
             self._taken = (*self._taken, limit.name)
