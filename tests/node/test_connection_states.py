@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -16,13 +17,15 @@ from maitred.node.shard import ShardPlace
 from maitred.protocol.frames import Opcode
 from maitred.settings import Limits, Node, User
 from tests.node.in_process import in_a_loop, node, until
-from tests.node.raw import credentials, echo, startup
+from tests.node.raw import credentials, echo, error_in, startup
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from maitred.security.directory import Identity
+    from maitred.security.source import Source
     from maitred.states import StateTable
 
 USERS = {"alice": User(secret=cheaply("wonder"), permissions={"*": ["admin"]})}
@@ -62,7 +65,9 @@ async def test_a_connection_refuses_an_event_out_of_place(tmp_path: Path) -> Non
 
 
 @in_a_loop
-async def test_a_connection_tells_its_state(tmp_path: Path) -> None:
+async def test_a_connection_tells_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with node(tmp_path, users=USERS) as running:
         client = await running.open()
         await until(lambda: len(running.shard.connections) == 1)
@@ -70,8 +75,18 @@ async def test_a_connection_tells_its_state(tmp_path: Path) -> None:
         assert repr(connection) == "<NodeConnection of a client: FRESH, 0 in flight>"
         assert (await client.ask(startup())).opcode == Opcode.AUTHENTICATE
         assert connection.state is ConnectionState.AUTHENTICATING
+        verify, may_verify = running.shard.authenticator.authenticate, asyncio.Event()
+
+        async def authenticate(user: str, secret: str, source: Source) -> Identity:
+            await may_verify.wait()
+            return await verify(user, secret, source)
+
+        monkeypatch.setattr(running.shard.authenticator, "authenticate", authenticate)
         client.write(credentials("alice", "wonder"))
         await until(lambda: connection.state is ConnectionState.VERIFYING)
+        again = await client.ask(credentials("alice", "wonder", 5))
+        assert "out of place while the connection is VERIFYING" in error_in(again).sentence
+        may_verify.set()
         assert (await client.frame()).opcode == Opcode.AUTH_SUCCESS
         assert repr(connection) == "<NodeConnection of alice: READY, 0 in flight>"
         client.close()
