@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from maitred.errors import Cancelled, MaitredError
 from maitred.logs import logger
@@ -25,18 +25,16 @@ from maitred.settings import Limits, Log, Node
 from studies.matching.writer import ModelWriter, SlowStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from msgspec import Struct
 
     from maitred.node.driver_shell import TreeRequest
     from maitred.node.partitions import Partitions, Serve
     from maitred.node.peer_calls import Done
+    from maitred.node.request_table import Holder
     from maitred.protocol.tasks import Add
     from studies.matching.model import Model
 
     Request = Add | TreeRequest
-    Holder = Callable[[Any, DeferredReply], None]
 
 SIGNING_KEY = bytes(32)
 """A constant will do, since no worker of this model forges a proof."""
@@ -124,21 +122,19 @@ class Host(PartitionDriver):
         self.writer = ModelWriter(model.clock, model.contents, settings.commit_seconds, self.touch)
         store = SlowStore(model.contents, settings.commit_seconds)
         super().__init__(self, store=store, writer=self.writer)
-        self._serve_tasks(store)
+        self.holders = self._task_requests(store)
 
-    def _serve_tasks(self, store: SlowStore) -> None:
-        """Have requests about tasks served as at a node.
+    def _task_requests(self, store: SlowStore) -> dict[int, Holder]:
+        """Return the functions by which a node serves requests about tasks.
 
         This host stands in for the shard and for its partitions, and has as much of both as these
         requests need; none of them asks the store, since all tasks of a run are in memory.
         """
         self.shard = self
         self.store = store
-        self.admissions: dict[int, object] = {}
         self.limits = Limits()
-        self.name_user = None
         self.reads = SimpleNamespace(answer=None)
-        TaskRequests(cast("Partitions", self))
+        return TaskRequests(cast("Partitions", self)).requests.holders
 
     def load(self, number: int) -> Owned:
         """Load a partition from the model's store."""
