@@ -10,7 +10,14 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from maitred.errors import ConnectionLost, MaitredError, StorageQuotaExceeded, StoreUnavailable
+from maitred.errors import (
+    ConnectionLost,
+    MaitredError,
+    StorageQuotaExceeded,
+    StoreUnavailable,
+    TaskForgotten,
+    UnknownTask,
+)
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.offers import WaitingOffer
@@ -19,11 +26,12 @@ from maitred.matching.presence import Attendance
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.slot_requests import SlotRequest
+from maitred.matching.stored_tasks import StoredRows
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.node.partition_driver import Owned, PartitionDriver
 from maitred.protocol.queries import Allocated, Allocation
-from maitred.protocol.tasks import Finish, Forwarded, Given, Heard, Offered
+from maitred.protocol.tasks import Finish, Forwarded, Given, Heard, Offered, Revoked
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
 from tests.matching.model_store import ModelStore
@@ -35,8 +43,9 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.effects import Ended, Foreign
-    from maitred.matching.records import Later, Segment
+    from maitred.matching.records import Damaged
     from maitred.matching.rosters import IssuedPass
+    from maitred.matching.stored_tasks import TaskSearch
     from maitred.protocol.tasks import Reserved
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
@@ -169,6 +178,10 @@ class Driver:
         self.recalled_tasks: list[QueueTask] = []
         self.unproven: list[effects.Unproven] = []
         self.not_kept: list[effects.NotKept] = []
+        self.set_aside: list[Damaged] = []
+        self.lookups: list[tuple[TaskSearch, StoredRows]] = []
+        """Look-ups whose rows were read and have not arrived, if they are slow."""
+        self.slow_lookups = False
         self.memory_bytes = memory_bytes
         """The memory budget for waiting tasks of the shard."""
         self.quota_of = quota
@@ -212,7 +225,8 @@ class Driver:
         driving.on_effect(effects.AnswerSubscribe, lambda _, effect: effect.token.answer(effect))
         driving.on_effect(effects.Unproven, lambda _, effect: self.unproven.append(effect))
         driving.on_effect(effects.NotKept, lambda _, effect: self.not_kept.append(effect))
-        driving.on_effect(effects.FindEnds, lambda _, effect: self._find_ends(effect))
+        driving.on_effect(effects.LookUp, lambda _, effect: self._look_up(effect))
+        driving.on_effect(effects.SetAside, lambda _, effect: self.set_aside.append(effect.row))
         self.owned = driving.owned[self.key] = Owned(partition, self.now)
 
     # Turns and time
@@ -381,6 +395,13 @@ class Driver:
         """The oldest read arrives, with what there was when it was asked."""
         self.shell.answer_read()
 
+    def reads_arrive(self) -> None:
+        """Have all reads of the backlog arrive, and those to come at once."""
+        self.slow_reads = False
+        while self.reads:
+            self.answer_read()
+        self.turn()
+
     def crash(self, down_seconds: float = 1.0) -> None:
         """The process dies; another one starts from what was written. Its clock starts anew."""
         for asked in self.asked:
@@ -388,6 +409,7 @@ class Driver:
                 asked.over = True
         wall_now = self.now + self.wall + down_seconds
         self.shell.restart()
+        self.lookups = []
         self.recalled_offers, self.visitors = [], {}
         self.now += 333.0
         self.wall = wall_now - self.now
@@ -591,8 +613,8 @@ class Driver:
         session = runs[0].session if runs else b""
         assert all(run.session == session for run in runs)
         ends = [(run.sequence, run.attempt, how, body, self.proof_of(run)) for run in runs]
-        stored_ends = self.partition.stored_ends
-        asked.refused, asked.late = stored_ends.finish(ends, asked, self.now, session)
+        stored_tasks = self.partition.stored_tasks
+        asked.refused, asked.late = stored_tasks.finish(ends, asked, self.now, session)
         if turn:
             self.turn()
         return asked
@@ -604,53 +626,67 @@ class Driver:
         signer = AttemptProofs(SIGNING_KEY, self.key)
         return signer.issue(run.sequence, run.attempt, run.session)
 
-    def _find_ends(self, effect: effects.FindEnds) -> None:
-        stored_ends = self.partition.stored_ends
-        for told in effect.search.told:
-            if stored_ends.is_missing(told, self.now):
-                stored_ends.found(told, *self._look_for(told.end[0]), self.now)
-        stored_ends.over(effect.search, None, self.now)
+    def _look_up(self, effect: effects.LookUp) -> None:
+        self.lookups.append((effect.search, self.rows_of(effect.search)))
+        if not self.slow_lookups:
+            self.answer_lookup()
 
-    def _look_for(
-        self, sequence: int
-    ) -> tuple[tuple[Segment, frozenset[int]] | None, Later | None]:
-        is_in = self.partition.store_replies.is_in
-        for segment, marks in self.store.around(sequence):
-            if sequence not in marks and is_in(segment, sequence):
-                return (segment, marks), self.store.later.get(sequence)
-        return None, self.store.later.get(sequence)
+    def answer_lookup(self, problem: MaitredError | None = None) -> None:
+        """Have the rows of the oldest look-up arrive, as they were when it was asked."""
+        search, rows = self.lookups.pop(0)
+        if problem is None:
+            self.partition.stored_tasks.found(search, rows, self.now)
+        else:
+            self.partition.stored_tasks.not_read(search, problem, self.now)
 
-    def revoke(self, sequence: int, *, turn: bool = True) -> str | None:
-        partition = self.partition
-        state: str | None = partition.intake.revoke(sequence, self.now)
-        if state is None:
-            state = self._revoke_stored(sequence)
+    def rows_of(self, search: TaskSearch) -> StoredRows:
+        """Return the rows that the shell would read now."""
+        sequence, store = search.sequence, self.store
+        for found in store.around(sequence):
+            if self.partition.stored_tasks.unread.record(*found, sequence) is not None:
+                return StoredRows(segment=found)
+        later = store.later.get(sequence)
+        if later is not None or not search.wants_end:
+            return StoredRows(later=later)
+        damaged = [row for row in store.damaged.values() if row.first <= sequence <= row.last]
+        result = store.results.get(sequence)
+        return StoredRows(result=result, dead=store.dead.get(sequence), damaged=damaged)
+
+    def cancel(self, sequence: int, *, turn: bool = True) -> Asked:
+        asked = self.ask("cancel", sequences=[sequence])
+        try:
+            self.partition.stored_tasks.revoke(sequence, asked, self.now)
+        except MaitredError as problem:
+            asked.answer(problem)
         if turn:
             self.turn()
-        return state
-
-    def _revoke_stored(self, sequence: int) -> str | None:
-        if self.partition.stored_ends.revoke(*self._look_for(sequence), sequence, self.now):
-            return "cancelled"
-        return self.partition.intake.revoke(sequence, self.now)
-
-    def wait_for(self, sequence: int) -> Asked:
-        asked = self.ask("await", sequences=[sequence])
-        if not self.partition.results.wait_for(sequence, asked, self.now):
-            if self._is_stored(sequence):
-                self.partition.results.wait_for_stored(sequence, asked)
-            else:
-                asked.answer(None)
-        self.turn()
         return asked
 
-    def _is_stored(self, sequence: int) -> bool:
-        if sequence in self.store.later:
-            return not self.partition.later.is_over(sequence)
-        return any(
-            sequence not in marks and self.partition.store_replies.is_in(segment, sequence)
-            for segment, marks in self.store.around(sequence)
-        )
+    def revoke(self, sequence: int) -> str | None:
+        """Cancel; return what the caller hears when it is on disk. None: the task is not known."""
+        asked = self.cancel(sequence)
+        decided = asked.answers + [
+            answer.state if isinstance(answer, effects.TellRevoked) else answer.problem
+            for pending in self.partition.ledger.all_pending()
+            for answer in pending.answers
+            if answer.token is asked and not isinstance(answer, effects.Tell)
+        ]
+        if isinstance(decided[0], UnknownTask | TaskForgotten):
+            return None
+        if isinstance(decided[0], MaitredError):
+            raise decided[0]
+        return str(decided[0])
+
+    def wait_for(self, sequence: int, *, turn: bool = True) -> Asked:
+        asked = self.ask("await", sequences=[sequence])
+        try:
+            if not self.partition.results.wait_for(sequence, asked, self.now):
+                self.partition.stored_tasks.wait_for(sequence, asked)
+        except MaitredError as problem:
+            asked.answer(problem)
+        if turn:
+            self.turn()
+        return asked
 
     def outcome(self, sequence: int) -> Ended | None:
         return self.partition.results.outcomes.get(sequence, self.now)
@@ -753,6 +789,8 @@ class Driver:
             return message.lost, message.revoked
         if isinstance(message, Forwarded):
             return message.holder or None
+        if isinstance(message, Revoked):
+            return message.state
         if isinstance(message, ConnectionLost) and asked.what == "visit":
             return "lost"
         return message

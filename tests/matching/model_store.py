@@ -15,7 +15,7 @@ from maitred.matching.records import (
 from maitred.store.interface import SegmentRead
 
 if TYPE_CHECKING:
-    from maitred.matching.records import Changes, Dead, Later, Result
+    from maitred.matching.records import Changes, Damaged, Dead, Later, Result
 
 
 class ModelStore:
@@ -32,6 +32,7 @@ class ModelStore:
         self.later: dict[int, Later] = {}
         self.dead: dict[int, Dead] = {}
         self.results: dict[int, Result] = {}
+        self.damaged: dict[tuple[str, int], Damaged] = {}
         self.rows_written = 0
 
     def acquire(self) -> Acquired:
@@ -49,7 +50,7 @@ class ModelStore:
         for one in changes.segments_gone:
             removed = self.segments.pop((one.priority, one.first))
             within = {mark for mark in self.marks if one.first <= mark <= one.last}
-            for record in decode_records(removed):
+            for record in decode_records(removed, trusting=True):
                 assert (record.sequence in within) == (record.sequence not in self._segment_of)
                 self._segment_of.pop(record.sequence, None)
             self.marks -= {mark for mark in within if not self._covered(mark)}
@@ -60,6 +61,9 @@ class ModelStore:
             self.dead.pop(sequence, None)
         self.dead |= {one.sequence: one for one in changes.dead}
         self.results |= {one.sequence: one for one in changes.results}
+        self.damaged |= {(row.kind, row.first): row for row in changes.damaged}
+        for which in changes.damaged_gone:
+            del self.damaged[which]
         self.backlog, self.clean = changes.backlog, changes.clean
         self.rows_written += len(changes.segments) + len(changes.later)
         assert len(self) == changes.backlog, "the count is not what there is"

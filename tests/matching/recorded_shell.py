@@ -133,7 +133,6 @@ class RecordedShell:
         self.users = USERS
         self.errors: Counter[str] = Counter()
         self.damaged: Counter[str] = Counter()
-        self.holders: dict[int, Callable[..., None]] = {}
         self.asked: list[TreeRequest] = []
         """Every request that was sent, in order."""
         self.reads: list[Coroutine[Any, Any, None]] = []

@@ -122,8 +122,8 @@ def test_results_beyond_the_quota_stay_in_memory_and_their_tasks_are_over_all_th
     assert driver.partition.results.not_kept == len(driver.not_kept) == 25
     assert not driver.partition.own_tasks.open_tasks
     assert driver.wait_for(sequences[-1]).value.status == "done"  # from memory
-    assert driver.wait_for(sequences[20]).value is None  # neither in memory nor in the store
-    assert isinstance(driver.partition.intake.absence(sequences[20]), TaskForgotten)
+    told = driver.wait_for(sequences[20]).value  # neither in memory nor in the store
+    assert isinstance(told, TaskForgotten)
     driver.store.results.clear()  # they expire
     driver.look_at_store()
     driver.offer(slots=1)

@@ -206,13 +206,6 @@ def crashed_with_slow_reads(driver: Driver) -> None:
     driver.turn()
 
 
-def reads_arrive(driver: Driver) -> None:
-    driver.slow_reads = False
-    while driver.reads:
-        driver.answer_read()
-    driver.turn()
-
-
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_an_end_counts_as_soon_as_its_task_is_read_however_slow_the_look_for_it_is(
     delay: float,
@@ -231,7 +224,7 @@ def test_an_end_counts_as_soon_as_its_task_is_read_however_slow_the_look_for_it_
     assert unknown == [end]
     told = driver.partition.attempts.tell_when_read(end, ticket, run.session)
     assert not driver.partition.unattended
-    reads_arrive(driver)
+    driver.reads_arrive()
     assert told.counts
     driver.pass_time(5.0)
     assert driver.take() == []
@@ -257,7 +250,7 @@ def test_an_end_that_is_told_twice_while_its_task_is_looked_for_counts_once() ->
         driver.partition.attempts.finish([shown], one, driver.now, run.session)[0] for one in asked
     ]
     told = [driver.partition.attempts.tell_when_read(end, one, run.session) for one in tickets]
-    reads_arrive(driver)
+    driver.reads_arrive()
     assert [one.counts for one in told] == [True, False]
     for one in tickets:
         driver.partition.tickets.release(one)

@@ -118,8 +118,8 @@ def test_asked_again_while_the_store_is_away() -> None:
     (sequence,) = driver.add().sequences
     driver.auto_commit = False
     assert driver.revoke(sequence) == "cancelled"
-    driver.fail_commit()
-    assert driver.revoke(sequence) == "cancelled"
+    problem = driver.fail_commit()
+    assert driver.cancel(sequence).value is problem
     driver.commit()
     assert driver.revoke(sequence) == "cancelled"
     assert driver.store.empty

@@ -345,16 +345,6 @@ def test_who_was_told_that_nobody_knows_is_told_nothing_else() -> None:
 # Cancelling, and asking for results
 
 
-def waiting_for_cancel(driver: Driver, sequence: int) -> Asked:
-    """Cancel as a node does: the answer waits until the end of the task is on disk."""
-    asked = driver.ask("cancel")
-    state = driver.partition.intake.revoke(sequence, driver.now)
-    assert state is not None
-    driver.partition.intake.tell_of_revocation(Ticket(asked, 1), sequence, state, driver.now)
-    driver.turn()
-    return asked
-
-
 def test_a_cancel_while_the_store_is_away_does_nothing() -> None:
     driver = Driver()
     (sequence,) = driver.add().sequences
@@ -396,8 +386,8 @@ def test_a_cancel_that_the_store_does_not_confirm_is_unknown(says: str) -> None:
     (sequence,) = driver.add().sequences
     driver.pass_time(1.0)
     driver.auto_commit = False
-    cancelled = waiting_for_cancel(driver, sequence)
-    again = waiting_for_cancel(driver, sequence)
+    cancelled = driver.cancel(sequence)
+    again = driver.cancel(sequence)
     driver.begin_commit(anything=True)
     assert not cancelled.answered
     problem = StoreUnavailable("It does not answer.")
@@ -408,14 +398,14 @@ def test_a_cancel_that_the_store_does_not_confirm_is_unknown(says: str) -> None:
     driver.turn()
     assert is_unknown(cancelled)
     assert is_unknown(again)
-    asked = waiting_for_cancel(driver, sequence)  # it did nothing itself
+    asked = driver.cancel(sequence)  # it did nothing itself
     assert asked.value is problem
     if says == "nothing":
         driver.end_commit()
     driver.commit()
     driver.turn()
     assert driver.revoke(sequence) == "cancelled"
-    assert waiting_for_cancel(driver, sequence).safe
+    assert driver.cancel(sequence).value == "cancelled"
     assert not driver.partition.own_tasks.open_tasks
 
 

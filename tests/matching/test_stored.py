@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maitred.matching.records import Terms
-from maitred.matching.task import Ticket
+from maitred.matching.stored_tasks import READING_SECONDS
 from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
 
 FORGOTTEN = Terms(retention=0.0)
@@ -268,13 +268,20 @@ def test_levels_know_of_delayed_tasks_in_the_store_alone() -> None:
 def test_an_end_that_looked_into_the_store_before_the_task_was_over_counts_once() -> None:
     driver = Driver()
     first, second = driver.add(2, terms=FORGOTTEN).sequences
-    ((segment, marks),) = driver.store.around(first)
-    driver.finish(driver.take_one())
-    ticket = Ticket(driver.ask("finish"), 1)
-    end = (first, 1, DONE, b"")
-    assert not driver.partition.store_replies.finish_stored(segment, marks, end, ticket, driver.now)
-    driver.partition.tickets.release(ticket)
     driver.pass_time(1.0)
+    driver.slow_reads = driver.slow_lookups = True
+    driver.crash()
+    ((segment, marks),) = driver.store.around(first)
+    run = run_of(first)
+    asked = driver.finish(run)
+    driver.pass_time(READING_SECONDS)
+    ((_, rows),) = driver.lookups
+    assert rows.segment == (segment, marks)
+    driver.reads_arrive()
+    assert driver.finish(run).late == []
+    driver.answer_lookup()
+    driver.pass_time(1.0)
+    assert asked.late == []
     assert driver.store.unfinished() == {second}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from maitred.errors import TaskForgotten
 from maitred.matching.effects import Ended
 from maitred.matching.presence import RETURN_SECONDS
 from maitred.matching.records import Terms
@@ -246,7 +247,7 @@ def test_results_are_kept_as_long_as_was_asked() -> None:
     driver.pass_time(29.9)
     assert driver.wait_for(run.sequence).value.body == b"42"
     driver.pass_time(0.2)
-    assert driver.wait_for(run.sequence).value is None
+    assert isinstance(driver.wait_for(run.sequence).value, TaskForgotten)
 
 
 def test_no_more_results_are_kept_than_fit() -> None:

@@ -20,7 +20,7 @@ from maitred.errors import (
 )
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import Terms
-from maitred.node import caretaker, task_requests
+from maitred.node import caretaker, task_lookups
 from maitred.node.caretaker import Caretaker
 from maitred.node.partitions import Makes, RequestKind
 from maitred.protocol.frames import Opcode
@@ -252,10 +252,10 @@ async def test_who_leaves_while_the_store_is_asked_is_not_waited_for(tmp_path: P
         await one.add(20)
         first = await one.add(100)
         assert one.owned().partition.backlog.any_unread
-        go = one.store.waits("result")
+        go = one.store.waits("segments_around")
         waiting = one.client.request(Await("shop", "mails", 1, 0, 0, first + 90), 5)
         asked = asyncio.ensure_future(waiting)
-        await until(lambda: "result" in one.store.calls)
+        await until(lambda: "segments_around" in one.store.calls)
         asked.cancel()
         await until(lambda: not one.shard.in_flight)
         go.set()
@@ -291,7 +291,7 @@ async def test_a_thousand_who_ask_for_tasks_in_the_store_read_them_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A segment may have ten thousand tasks: read for each of them, nobody else would be served."""
-    monkeypatch.setattr(task_requests, "LOOKED_AT_SECONDS", 60.0)  # a busy machine takes longer
+    monkeypatch.setattr(task_lookups, "SEGMENTS_KEPT_SECONDS", 60.0)  # a busy machine takes longer
     async with stage(tmp_path, buffer_tasks=10) as one:
         await one.add(20)
         first = await one.add(5_000)

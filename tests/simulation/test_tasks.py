@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import OutcomeUnknown, StoreUnavailable
-from maitred.matching import task_intake
+from maitred.matching import stored_tasks, task_intake
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.attempts import Attempts
 from maitred.matching.tickets import Tickets
-from maitred.node import task_requests
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.tasks import KINDS, MANY_QUEUES, Tasks, tasks_of
 from maitred.simulation.scenarios.tasks_forger import Forger
@@ -309,7 +308,7 @@ def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.Monk
 def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (task_intake, task_requests):
+    for module in (task_intake, stored_tasks):
         monkeypatch.setattr(module, "revocation_of", lambda _: "over")
     found = seeds_that_find(
         "ended as cancelled, and a caller was told over", "disk", wanted=2, seeds=8

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from maitred.matching.later import LaterTasks
     from maitred.matching.ledger import Ledger
     from maitred.matching.records import DamagedKind, Later, Record
-    from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
 
 
@@ -46,16 +45,21 @@ class SetAsideRows:
         own_tasks: OwnTasks,
         later: LaterTasks,
         ledger: Ledger,
-        results: TaskResults,
         effects: list[Effect],
     ) -> None:
         self._own_tasks = own_tasks
         self._later = later
         self._ledger = ledger
-        self._results = results
         self._effects = effects
         self._rows: dict[tuple[DamagedKind, int], Damaged] = {}
         """Rows that were set aside since the partition was loaded, without their bodies."""
+        self.news: list[Damaged] = []
+        """Rows that were set aside since `take_news`, without their bodies."""
+
+    def take_news(self) -> list[Damaged]:
+        """Return the rows that were set aside since the last call."""
+        news, self.news = self.news, []
+        return news
 
     def may_hold(self, sequence: int) -> bool:
         """Whether a row that was set aside since this partition was loaded may hold the task."""
@@ -115,11 +119,11 @@ class SetAsideRows:
     def _set_aside(self, row: Damaged, now: float) -> None:
         if (row.kind, row.first) in self._rows:
             return
-        self._rows[row.kind, row.first] = row._replace(body=b"")
+        self._rows[row.kind, row.first] = without_body = row._replace(body=b"")
+        self.news.append(without_body)
         self._ledger.set_aside(row, now)
         self._own_tasks.over_in_store(row.tasks)
         self._effects.append(SetAside(row))
-        self._results.look_again(row)
 
     # For operators
 

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from maitred.matching.rosters import IssuedPass
     from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
-    from maitred.matching.stored_ends import EndsSearch
+    from maitred.matching.stored_tasks import TaskSearch
     from maitred.matching.task import QueueTask, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
+
+Revocation = Literal["cancelled", "cancelling", "over"]
+"""What a caller hears that cancels a task; "cancelling": a worker has it, and is told to stop."""
 
 EndedBody = tuple[EndStatus, int, bytes]
 """The stored form of a finished task: status, attempts, body."""
@@ -217,17 +220,17 @@ class Tell(NamedTuple):
 
 
 class RefuseToTell(NamedTuple):
-    """Tell who waits for the end of a task that the store does not confirm it."""
+    """Refuse a caller that waits for the end of a task, or cancels one."""
 
     token: Token
     problem: MaitredError
 
 
-class AskAgain(NamedTuple):
-    """Look once more for a task that somebody waits for: the row it may be in was set aside."""
+class TellRevoked(NamedTuple):
+    """Answer a caller that cancels a task."""
 
     token: Token
-    sequence: int
+    state: Revocation
 
 
 class SetAside(NamedTuple):
@@ -269,10 +272,10 @@ class Read(NamedTuple):
     reading: Reading
 
 
-class FindEnds(NamedTuple):
-    """Look in the store for the tasks of ends that are not in memory, and say what there was."""
+class LookUp(NamedTuple):
+    """Read the rows of one task, and report them with `StoredTasks.found` or `not_read`."""
 
-    search: EndsSearch
+    search: TaskSearch
 
 
 class ReadLater(NamedTuple):
@@ -311,12 +314,12 @@ Effect = (
     | GiveBack
     | Tell
     | RefuseToTell
-    | AskAgain
+    | TellRevoked
     | SetAside
     | Beat
     | Unproven
     | NotKept
     | Read
-    | FindEnds
+    | LookUp
     | ReadLater
 )

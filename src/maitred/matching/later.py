@@ -150,14 +150,17 @@ class LaterTasks:
                 self._over[sequence] = self._commits
         self._forget()
 
-    def lookup_begins(self) -> object:
-        """The store is asked; whoever does gives back what this returns, when he is done."""
-        lookup = object()
+    def lookup_begins(self, lookup: object) -> None:
+        """Remember rows of tasks that end from now on, until `lookup_ends`: the store is being
+        read, and may return them."""
         self._lookups[lookup] = self._commits
-        return lookup
+
+    def has_committed_since(self, lookup: object) -> bool:
+        """Whether a commit has ended since the look-up began."""
+        return self._commits > self._lookups[lookup]
 
     def lookup_ends(self, lookup: object) -> None:
-        """What was found has been made use of."""
+        """Forget the rows that were remembered for this look-up alone."""
         self._lookups.pop(lookup, None)
         self._forget()
 
@@ -182,7 +185,7 @@ class LaterTasks:
         if self.reading or self.known_until - MARGIN_SECONDS > now or self._enough():
             return 0.0
         self.reading = True
-        self._lookups[self] = self._commits
+        self.lookup_begins(self)
         return now + HORIZON_SECONDS
 
     def knows_all(self) -> None:

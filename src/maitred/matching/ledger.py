@@ -14,6 +14,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from maitred.matching.effects import Tell
 from maitred.matching.records import (
     PRIORITIES,
     TASK_BYTES,
@@ -34,7 +35,7 @@ from maitred.matching.task import OVER, PARKED, QueueTask, SegmentState, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maitred.matching.effects import Ended
+    from maitred.matching.effects import Ended, RefuseToTell, TellRevoked
     from maitred.matching.records import DamagedKind, PartitionKey
     from maitred.matching.task import Token
     from maitred.routing.counts import PartitionCounts
@@ -52,7 +53,7 @@ class Pending:
     """Changes other than new segments: nobody's acknowledgement is in a hurry for most of them."""
 
     __slots__ = (
-        "cancelling",
+        "answers",
         "counts",
         "damaged",
         "damaged_gone",
@@ -65,7 +66,6 @@ class Pending:
         "producers",
         "results",
         "tickets",
-        "told",
     )
 
     def __init__(self) -> None:
@@ -87,11 +87,9 @@ class Pending:
         self.ends: set[int] = set()
         """Tasks whose ends these changes write. A crash before that would give the task another
         end, so callers hear of the end when it is on disk."""
-        self.cancelling: list[tuple[Ticket, bool]] = []
-        """Released when these changes are on disk, like tickets: callers that cancel a task, and
-        whether the task was cancelled for want of another end."""
-        self.told: list[tuple[Token, Ended]] = []
-        """Callers that wait for one of these ends, and what they are told when it is on disk."""
+        self.answers: list[Tell | TellRevoked | RefuseToTell] = []
+        """Given when these changes are on disk: to callers that wait for one of these ends, cancel
+        a task, or ask for a task that is over."""
         self.counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:
@@ -106,8 +104,7 @@ class Pending:
             or self.damaged_gone
             or self.tickets
             or self.producers
-            or self.cancelling
-            or self.told
+            or self.answers
             or self.counts
         )
 
@@ -129,8 +126,7 @@ class Pending:
         self.tickets = older.tickets + self.tickets
         self.producers = older.producers + self.producers
         self.ends |= older.ends
-        self.cancelling = older.cancelling + self.cancelling
-        self.told = older.told + self.told
+        self.answers = older.answers + self.answers
         self.counts = self.counts or older.counts
 
 
@@ -310,10 +306,10 @@ class Ledger:
         """Tell the token when the end of the task is on disk, which is then soon; False if nothing
         of it has to be written any more, so that the token can be told now."""
         if sequence in self.pending.ends:
-            self.pending.told.append((token, ended))
+            self.pending.answers.append(Tell(token, ended))
             self._urgent = True
         elif self.under_way is not None and sequence in self.under_way.pending.ends:
-            self.under_way.pending.told.append((token, ended))
+            self.under_way.pending.answers.append(Tell(token, ended))
         else:
             return False
         return True
@@ -321,6 +317,16 @@ class Ledger:
     def is_ending(self, sequence: int) -> bool:
         """Whether the task is over, and its end has to be written and is not on disk."""
         return any(sequence in pending.ends for pending in self.all_pending())
+
+    def unwritten_result(self, sequence: int) -> Result | None:
+        """Return a result that the store does not have yet; one that was taken back is expired."""
+        rows = [pending.results.get(sequence) for pending in self.all_pending()]
+        return next((row for row in rows if row is not None), None)
+
+    def unwritten_dead(self, sequence: int) -> Dead | None:
+        """Return a dead letter that the store does not have yet."""
+        rows = [row for pending in self.all_pending() for row in pending.dead]
+        return next((row for row in rows if row.sequence == sequence), None)
 
     def is_dead_going(self, sequence: int) -> bool:
         """Whether the dead letter is crossed out, though the store may not know yet."""
@@ -370,12 +376,14 @@ class Ledger:
             self._wait_for(ticket)
             self._touch(now)
 
-    def tell_of_revocation(self, ticket: Ticket, now: float, *, cancelled: bool) -> None:
-        """The same for a caller that cancels a task. It is not kept waiting if the store fails."""
-        if self.pending or self.under_way is not None:
-            ticket.left += 1
-            self.pending.cancelling.append((ticket, cancelled))
-            self._touch(now)
+    def answer_when_written(self, answer: TellRevoked | RefuseToTell, now: float) -> bool:
+        """Give the answer when everything up to now is on disk; False if it is, so that the answer
+        can be given at once. If the store fails, the caller hears of that."""
+        if not self.pending and self.under_way is None:
+            return False
+        self.pending.answers.append(answer)
+        self._touch(now)
+        return True
 
     def record(self, task: QueueTask) -> Record:
         """The task as it is written down."""

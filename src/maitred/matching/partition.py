@@ -7,7 +7,8 @@ A partition is made of parts, and its callers speak to them:
 | `intake` | producers | take tasks in, cancel them |
 | `results` | callers that wait for the end of a task | tell what came of it |
 | `matcher` | workers with free slots | give slots to queries, then to tasks |
-| `stored_ends`, `attempts`, `heartbeats` | workers that run tasks | ends, and what runs still |
+| `stored_tasks` | all who name a task | finish, cancel and await tasks, in memory or not |
+| `attempts`, `heartbeats` | workers that run tasks | ends, and what runs still |
 | `allocator` | gateways with queries | reserve free slots |
 | `subscriptions` | workers that attend, gateways with a roster | who serves the queue |
 | `tree` | the parent partition and the children | tasks and offers that go up and down |
@@ -48,7 +49,7 @@ from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
 from maitred.matching.store_health import StoreHealth
 from maitred.matching.store_replies import StoreReplies
-from maitred.matching.stored_ends import StoredEnds
+from maitred.matching.stored_tasks import StoredTasks
 from maitred.matching.subscriptions import Subscriptions
 from maitred.matching.task_intake import TaskIntake
 from maitred.matching.task_memory import TaskMemory
@@ -58,6 +59,7 @@ from maitred.matching.tasks_away import TasksAway
 from maitred.matching.tickets import Tickets
 from maitred.matching.timers import Timers
 from maitred.matching.tree_forwarding import TreeForwarding
+from maitred.matching.unread_segments import UnreadSegments
 from maitred.matching.worker_sightings import WorkerSightings
 from maitred.routing.tree import parent
 
@@ -196,7 +198,7 @@ class Partition:
             timers=timers,
             effects=effects,
         )
-        self.intake = TaskIntake(
+        self.intake = intake = TaskIntake(
             key=key,
             settings=settings,
             is_root=is_root,
@@ -211,7 +213,6 @@ class Partition:
             results=results,
             heartbeats=heartbeats,
             health=health,
-            tickets=tickets,
             now=now,
         )
         self.attempts = attempts = Attempts(
@@ -246,14 +247,16 @@ class Partition:
             now=now,
         )
         self.damaged_rows = damaged_rows = SetAsideRows(
-            own_tasks=own_tasks, later=later, ledger=ledger, results=results, effects=effects
+            own_tasks=own_tasks, later=later, ledger=ledger, effects=effects
         )
-        self.store_replies = StoreReplies(
+        unread = UnreadSegments(backlog)
+        self.store_replies = store_replies = StoreReplies(
             own_tasks=own_tasks,
             matcher=matcher,
             attempts=attempts,
             damaged_rows=damaged_rows,
             backlog=backlog,
+            unread=unread,
             later=later,
             ledger=ledger,
             quotas=quotas,
@@ -262,12 +265,18 @@ class Partition:
             tickets=tickets,
             effects=effects,
         )
-        self.stored_ends = StoredEnds(
-            tasks=tasks,
+        self.stored_tasks = StoredTasks(
+            own_tasks=own_tasks,
+            intake=intake,
+            results=results,
             attempts=attempts,
-            store_replies=self.store_replies,
+            store_replies=store_replies,
+            damaged_rows=damaged_rows,
+            unread=unread,
             backlog=backlog,
             later=later,
+            ledger=ledger,
+            health=health,
             tickets=tickets,
             timers=timers,
             effects=effects,
@@ -295,7 +304,7 @@ class Partition:
         if now >= self.health.unsafe_until:
             self.store_replies.answer_unsafe(now)
         self.store_replies.want_reads(now)
-        self.stored_ends.begin()
+        self.stored_tasks.begin(now)
         self.subscriptions.tell_rosters(now)
         self.subscriptions.tell_of_the_best(now)
         allocator.pass_up()
@@ -469,6 +478,7 @@ class Partition:
             or self.presence.workers
             or self.presence.rosters.held
             or self.results.waiters
+            or self.stored_tasks.is_searching
             or self.heartbeats.waiting
             or self.ledger.pending
             or self.ledger.under_way
@@ -480,7 +490,7 @@ class Partition:
     def forget(self, now: float) -> None:
         """Forget what is past its time: results that nobody fetched, workers that are gone."""
         self.results.outcomes.forget_expired(now)
-        self.store_replies.forget()
+        self.stored_tasks.unread.close()
         self.worker_sightings.forget(now)
 
     def stop_waiting(self) -> None:
@@ -503,11 +513,12 @@ class Partition:
         tokens += self.subscriptions.tokens()
         tokens += self.results.tokens()
         tickets = self._tickets_left()
-        tickets.update(dict.fromkeys(self.stored_ends.tickets()))
+        searching, ends = self.stored_tasks.leave()
+        tokens += searching
+        tickets.update(dict.fromkeys(ends))
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
-            tickets.update(dict.fromkeys(ticket for ticket, _ in pending.cancelling))
-            tokens += [token for token, _ in pending.told]
+            tokens += [answer.token for answer in pending.answers]
         for quota in self._quotas:
             quota.leave(self.ledger)
         self.backlog.forget()

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import OutcomeUnknown
 from maitred.matching.effects import (
-    Ended,
     Read,
     ReadLater,
     RefuseToTell,
-    Tell,
+    TellRevoked,
 )
 from maitred.matching.records import (
     RowDamagedError,
@@ -35,15 +34,16 @@ from maitred.matching.task import (
     Ticket,
     recalled,
 )
+from maitred.matching.unread_segments import segment_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from maitred.errors import MaitredError
     from maitred.matching.attempts import Attempts
     from maitred.matching.backlog import Backlog
     from maitred.matching.damaged_rows import SetAsideRows
-    from maitred.matching.effects import Effect, EndStatus
+    from maitred.matching.effects import Effect
     from maitred.matching.later import LaterTasks
     from maitred.matching.ledger import Ledger, Pending
     from maitred.matching.matcher import Matcher
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
         Changes,
         Dead,
         Later,
-        Record,
         Segment,
     )
     from maitred.matching.store_health import StoreHealth
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.tickets import Tickets
+    from maitred.matching.unread_segments import UnreadSegments
 
 STORE_RETRY_SECONDS = 0.25
 """Before what could not be written is tried again."""
@@ -75,6 +75,7 @@ class StoreReplies:
         attempts: Attempts,
         damaged_rows: SetAsideRows,
         backlog: Backlog,
+        unread: UnreadSegments,
         later: LaterTasks,
         ledger: Ledger,
         quotas: tuple[Quota, ...],
@@ -96,10 +97,7 @@ class StoreReplies:
         self._health = health
         self._tickets = tickets
         self._effects = effects
-        self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
-        """Segments that are in the store alone, and tasks of them that are over, by their first."""
-        self._opened: tuple[Segment, dict[int, Record]] | None = None
-        """The last segment that a caller asked for a task of, and what is in it."""
+        self._unread = unread
 
     # Reads
 
@@ -135,14 +133,14 @@ class StoreReplies:
                 all_of_it = True
                 break
             last_first = segment.first
-            state, gone = self._touched_unread.pop(segment.first, (None, set()))
+            state, gone = self._unread.take(segment.first)
             try:
                 records = decode_records(segment)
             except RowDamagedError as problem:
                 self._damaged_rows.set_aside_segment(segment, marks | gone, str(problem), now)
                 continue
             if state is None:
-                state = _state_of(segment, records, marks)
+                state = segment_state(segment, records, marks)
             for record in records:
                 if record.sequence in marks or record.sequence in gone:
                     continue
@@ -151,12 +149,7 @@ class StoreReplies:
                 self._take_in(task, now)
         for task in self._backlog.was_read(reading.reading, last_first, all_of_it=all_of_it):
             self._unpark(task)
-        if self._touched_unread:
-            self._touched_unread = {
-                first: touched
-                for first, touched in self._touched_unread.items()
-                if self._backlog.unread(touched[0].priority, first)
-            }
+        self._unread.forget_read()
         self._matcher.match(now)
 
     def _take_in(self, task: QueueTask, now: float) -> None:
@@ -179,22 +172,29 @@ class StoreReplies:
             if later.sequence in self._tasks or self._later.is_over(later.sequence):
                 continue
             any_new = True
-            try:
-                record = decode_record(later.body, later.sequence)
-            except RowDamagedError as problem:
-                self._damaged_rows.set_aside_later(later, str(problem), now)
-                continue
-            task = recalled(record, wall=wall, now=now, state=WAITING)
-            task.later_stored = True
-            task.due = task.ready = later.due - wall
-            self._tasks[task.sequence] = task
-            if not self._attempts.claimed(task, now):
-                self._later.add(task)
-            self._attempts.hear_what_was_told(task, now)
+            self.recall_later(later, now)
         until = reading.before if reading.is_all(found) else found[-1].due - wall
         self._later.was_read(until, any_new=any_new)
         self.become_due(now)
         self._matcher.match(now)
+
+    def recall_later(self, later: Later, now: float) -> None:
+        """Bring a task with a row of its own into memory, unless it is there, or over."""
+        if later.sequence in self._tasks or self._later.is_over(later.sequence):
+            return
+        try:
+            record = decode_record(later.body, later.sequence)
+        except RowDamagedError as problem:
+            self._damaged_rows.set_aside_later(later, str(problem), now)
+            return
+        wall = self._ledger.wall
+        task = recalled(record, wall=wall, now=now, state=WAITING)
+        task.later_stored = True
+        task.due = task.ready = later.due - wall
+        self._tasks[task.sequence] = task
+        if not self._attempts.claimed(task, now):
+            self._later.add(task)
+        self._attempts.hear_what_was_told(task, now)
 
     def become_due(self, now: float) -> None:
         """Those whose time has come wait for an offer, as far as their lines have room."""
@@ -240,10 +240,7 @@ class StoreReplies:
             self._tickets.safe(ticket)
         for ticket, _ in batch.pending.producers:
             self._tickets.safe(ticket)
-        for ticket, _ in batch.pending.cancelling:
-            self._tickets.safe(ticket)
-        for token, ended in batch.pending.told:
-            self._effects.append(Tell(token, ended))
+        self._effects += batch.pending.answers
         pending = self._ledger.pending
         self._later.rows_crossed_out(pending.later_gone)
         for task in self._later.shrink(pending.later):
@@ -254,7 +251,7 @@ class StoreReplies:
         self._backlog.parked_stored(state.priority, state.first, members)
         over = {task.sequence for task in members if task.state is OVER}
         if over:
-            self._touched_unread[state.first] = (state, over)
+            self._unread.add(state, over)
 
     def not_committed(self, problem: MaitredError, now: float) -> None:
         """Nothing of the batch was written: those who wait with new tasks are told."""
@@ -305,121 +302,21 @@ class StoreReplies:
         self._health.tell_again_at(next_at)
 
     def _answer_callers(self, pending: Pending, problem: MaitredError) -> None:
-        """Tell those who cancel a task or wait for its end that the store does not confirm it."""
-        cancelling, pending.cancelling = pending.cancelling, []
-        for ticket, cancelled in cancelling:
-            if cancelled:
-                self._tickets.unknown(
-                    ticket,
+        """Tell callers that cancel a task or wait for its end that the store does not answer."""
+        answers, pending.answers = pending.answers, []
+        for answer in answers:
+            if isinstance(answer, TellRevoked) and answer.state == "cancelled":
+                unknown = OutcomeUnknown(
                     "The task is cancelled, and the store does not confirm it: if the node fails "
-                    "before it does, the task may run.",
+                    "before it does, the task may run."
                 )
+                self._effects.append(RefuseToTell(answer.token, unknown))
             else:
-                ticket.problem = problem
-                self._tickets.release(ticket)
-        told, pending.told = pending.told, []
-        self._effects += [RefuseToTell(token, problem) for token, _ in told]
+                self._effects.append(RefuseToTell(answer.token, problem))
 
     def store_answers(self) -> None:
         """Take new tasks again: the store has written something."""
         self._health.answers()
-
-    def revoke_stored(
-        self, segment: Segment, marks: frozenset[int], sequence: int, now: float
-    ) -> bool:
-        """Cancel a task that is in the store alone, in this segment. Raises the store's problem,
-        and does nothing, if that could not be written now."""
-        self._health.raise_problem()
-        return self._end_stored(segment, marks, sequence, "cancelled", b"", None, now)
-
-    def finish_stored(
-        self,
-        segment: Segment,
-        marks: frozenset[int],
-        end: tuple[int, int, int, bytes],
-        ticket: Ticket,
-        now: float,
-    ) -> bool:
-        """An attempt at a task that is in the store alone is over; only done counts."""
-        sequence, _, how, body = end
-        return how == 0 and self._end_stored(segment, marks, sequence, "done", body, ticket, now)
-
-    def _end_stored(
-        self,
-        segment: Segment,
-        marks: frozenset[int],
-        sequence: int,
-        status: EndStatus,
-        body: bytes,
-        ticket: Ticket | None,
-        now: float,
-    ) -> bool:
-        if sequence in marks or not self._backlog.unread(segment.priority, segment.first):
-            return False  # over: otherwise it would be in memory
-        records = self._records_of(segment)
-        record = records.get(sequence)
-        if record is None:
-            return False
-        state, gone = self._touched_unread.get(segment.first, (None, set()))
-        if sequence in gone:
-            return False
-        if state is None:
-            state = _state_of(segment, records.values(), marks)
-        gone.add(sequence)
-        self._touched_unread[segment.first] = (state, gone)
-        self._ledger.remove_unread(state, sequence, ticket, now)
-        self._own_tasks.over_in_store(1)
-        self._own_tasks.finished.count(1, now)
-        retention = record.terms.retention
-        results = self._results
-        stored = retention > results.memory_seconds and results.is_stored(sequence, body, now)
-        ended = Ended(status, record.attempt + (status == "done"), body, now + retention, stored)
-        results.remember(sequence, ended, now)
-        self._attempts.claims.pop(sequence, None)
-        return True
-
-    def recall_later(self, later: Later, now: float) -> QueueTask | None:
-        """Bring a task that waits in the store alone into memory; None if it is over already."""
-        task = self._tasks.get(later.sequence)
-        if task is None:
-            if self._later.is_over(later.sequence):
-                return None
-            try:
-                record = decode_record(later.body, later.sequence)
-            except RowDamagedError as problem:
-                self._damaged_rows.set_aside_later(later, str(problem), now)
-                return None
-            wall = self._ledger.wall
-            task = recalled(record, wall=wall, now=now, state=WAITING)
-            task.later_stored = True
-            task.due = task.ready = later.due - wall
-            self._tasks[task.sequence] = task
-            self._later.add(task)
-            self._attempts.hear_what_was_told(task, now)
-        return task
-
-    def is_in(self, segment: Segment, sequence: int) -> bool:
-        """Whether the segment has this task, which is not over."""
-        if sequence in self._tasks:
-            return True
-        _, gone = self._touched_unread.get(segment.first, (None, ()))
-        if sequence in gone or not self._backlog.unread(segment.priority, segment.first):
-            return False
-        return sequence in self._records_of(segment)
-
-    def _records_of(self, segment: Segment) -> dict[int, Record]:
-        """Who asks for one task of a segment asks for others soon."""
-        if self._opened is None or self._opened[0] is not segment:
-            try:
-                records = decode_records(segment)
-            except RowDamagedError:
-                records = []  # it is set aside when its turn to be read comes
-            self._opened = segment, {record.sequence: record for record in records}
-        return self._opened[1]
-
-    def forget(self) -> None:
-        """Free what is kept for callers that ask for several tasks of a segment."""
-        self._opened = None
 
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
         """A dead letter is a task again, under its old number and with all its attempts.
@@ -452,9 +349,3 @@ def _written(changes: Changes, backlog_before: int) -> StoredUse:
         changes.backlog - backlog_before + len(changes.dead),
         rows_bytes(changes.segments, changes.later, changes.dead, changes.results),
     )
-
-
-def _state_of(segment: Segment, records: Iterable[Record], marks: frozenset[int]) -> SegmentState:
-    """What is left of it. Some marks may belong to a segment of another priority."""
-    left = sum([record.sequence not in marks for record in records])
-    return SegmentState(segment.priority, segment.first, segment.last, left)

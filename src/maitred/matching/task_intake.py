@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from maitred.errors import TaskForgotten, UnknownTask
 from maitred.matching.measures import Rate
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.allocator import Allocator
     from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import Ended, EndStatus
+    from maitred.matching.effects import Ended, EndStatus, Revocation
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.ledger import Ledger
     from maitred.matching.matcher import Matcher
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.tasks_away import TasksAway
-    from maitred.matching.tickets import Tickets
     from maitred.settings import Queue
-
-Revocation = Literal["cancelled", "cancelling", "over"]
 
 
 class TaskIntake:
@@ -54,7 +51,6 @@ class TaskIntake:
         results: TaskResults,
         heartbeats: Heartbeats,
         health: StoreHealth,
-        tickets: Tickets,
         now: float,
     ) -> None:
         self._key = key
@@ -71,7 +67,6 @@ class TaskIntake:
         self._outcomes = results.outcomes
         self._heartbeats = heartbeats
         self._health = health
-        self._tickets = tickets
         self.added = Rate(now)
         self.matched_at_once = 0
 
@@ -199,16 +194,6 @@ class TaskIntake:
         self._health.raise_problem()
         self._own_tasks.end(task, "cancelled", b"", None, now)
         return "cancelled"
-
-    def tell_of_revocation(
-        self, ticket: Ticket, sequence: int, state: Revocation, now: float
-    ) -> None:
-        """Settle the ticket of a caller that cancels when the end of the task is on disk."""
-        if self._health.problem is None:
-            self._ledger.tell_of_revocation(ticket, now, cancelled=state == "cancelled")
-        elif self._ledger.is_ending(sequence):
-            ticket.problem = self._health.problem  # an earlier caller or a worker ended the task
-        self._tickets.release(ticket)
 
 
 def revocation_of(status: EndStatus) -> Revocation:

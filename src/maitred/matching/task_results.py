@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from maitred.matching.effects import AskAgain, NotKept, RefuseToTell, Tell, encode_ended
+from maitred.matching.effects import NotKept, RefuseToTell, Tell, encode_ended
 from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.outcomes import Outcomes
 from maitred.matching.records import TASK_BYTES
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from maitred.matching.effects import Effect, Ended
     from maitred.matching.ledger import Ledger
     from maitred.matching.quotas import Quota
-    from maitred.matching.records import Damaged
     from maitred.matching.store_health import StoreHealth
     from maitred.matching.task import QueueTask, Token
     from maitred.settings import Queue
@@ -61,7 +60,7 @@ class TaskResults:
         """Tell the token when the task is over; False if we know nothing of it."""
         ended = self.outcomes.get(sequence, now)
         if ended is not None:
-            self._tell(sequence, token, ended)
+            self.tell(sequence, token, ended)
         elif sequence in self._tasks:
             self.wait_for_stored(sequence, token)
         else:
@@ -84,26 +83,19 @@ class TaskResults:
         """Return everybody who waits for the end of a task."""
         return [token for waiting in self.waiters.values() for token in waiting]
 
-    def look_again(self, row: Damaged) -> None:
-        """Those who wait for a task that this row may hold ask once more: it was set aside."""
-        for sequence in [one for one in self.waiters if row.first <= one <= row.last]:
-            if sequence not in self._tasks:
-                for token in self.waiters.pop(sequence):
-                    self._effects.append(AskAgain(token, sequence))
-
     # Ends
 
     def remember(self, sequence: int, ended: Ended, now: float) -> None:
         """A task is over: tell those who wait, and keep what came of it for its time."""
         if self.waiters:
             for token in self.waiters.pop(sequence, ()):
-                self._tell(sequence, token, ended)
+                self.tell(sequence, token, ended)
         if ended.until > now:
             self.outcomes.put(sequence, ended)
             if ended.stored:
                 self._keep(sequence, ended, now)
 
-    def _tell(self, sequence: int, token: Token, ended: Ended) -> None:
+    def tell(self, sequence: int, token: Token, ended: Ended) -> None:
         """Tell what became of a task when that is on disk: if the owner and the worker were lost
         before, the task would go on, and might end otherwise. While the store cannot be written the
         caller hears why."""

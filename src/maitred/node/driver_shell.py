@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
     from maitred.logs import Logger
     from maitred.matching.records import Later, PartitionKey
-    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partition_driver import Owned
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.protocol.queries import Allocate
@@ -96,10 +95,6 @@ class DriverShell(Protocol):
     @property
     def damaged(self) -> Counter[str]:
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
-
-    @property
-    def holders(self) -> Mapping[int, Callable[[Any, DeferredReply], None]]:
-        """Serve requests that are answered later, by opcode."""
 
     def spawn(self, running: Coroutine[Any, Any, None]) -> object:
         """Run the coroutine in the background."""

@@ -43,14 +43,13 @@ ANSWERS: Final = (
     effects.GiveBack,
     effects.Tell,
     effects.RefuseToTell,
-    effects.AskAgain,
+    effects.TellRevoked,
     effects.Beat,
     effects.AllocateSlot,
     effects.RefuseSlotRequest,
     effects.AnswerAttend,
     effects.AnswerSubscribe,
     effects.RefuseSubscribe,
-    effects.FindEnds,
 )
 """Effects that answer a caller. They are carried out even for a partition that is let go."""
 

@@ -46,6 +46,7 @@ from maitred.node.shard_requests import ShardRequests
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
 from maitred.node.system_tables import SystemTables
+from maitred.node.task_lookups import TaskLookups
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
@@ -269,6 +270,7 @@ class Shard:
         self._partitions = Partitions(self, store, self._surroundings)
         self._partitions.writer.begin()
         caretaker = Caretaker(self._partitions)
+        TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
         relays = Relays(self._partitions)
         query_tables = QueryTables(self, self._surroundings)

@@ -9,8 +9,7 @@ from maitred.errors import InvalidProof
 from maitred.logs import OccasionalWarning
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
-from maitred.protocol.frames import Opcode
-from maitred.protocol.tasks import Await, Given, Heard, Offered, Outcome
+from maitred.protocol.tasks import Given, Heard, Offered, Outcome, Revoked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -52,7 +51,7 @@ class TaskEffects:
             effects.Settle: self._settle,
             effects.Tell: self._tell,
             effects.RefuseToTell: self._refuse_to_tell,
-            effects.AskAgain: self._ask_again,
+            effects.TellRevoked: self._tell_revoked,
             effects.Beat: self._beat,
             effects.SetAside: self._set_aside,
             effects.Unproven: self._unproven,
@@ -134,10 +133,8 @@ class TaskEffects:
     def _refuse_to_tell(self, _owned: Owned, effect: effects.RefuseToTell) -> None:
         effect.token.refuse(effect.problem)
 
-    def _ask_again(self, owned: Owned, effect: effects.AskAgain) -> None:
-        key = owned.key
-        message = Await(*key[:3], key.partition, 0, effect.sequence)
-        self._shell.holders[Opcode.AWAIT](message, effect.token)
+    def _tell_revoked(self, _owned: Owned, effect: effects.TellRevoked) -> None:
+        effect.token.answer(Revoked(effect.state))
 
     # Warnings
 
