@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from maitred.errors import MaitredError, TaskDamaged, Unavailable
+from maitred.errors import InternalError, MaitredError, TaskDamaged, Unavailable
 from maitred.matching.attempts import DONE, RETURNED
 from maitred.matching.effects import (
     Ended,
@@ -248,10 +248,13 @@ class StoredTasks:
         self._effects.append(LookUp(search))
 
     def found(self, search: TaskSearch, rows: StoredRows, now: float) -> None:
-        """Decide about a request: these are the rows of its task."""
+        """Decide about a request: these are the rows of its task. An `InternalError` is a fault of
+        the partition, which the shell then loads again."""
         is_changed = self._later.has_committed_since(search)
         try:
             is_known = self._decide(search, rows, now)
+        except InternalError:
+            raise
         except MaitredError as problem:
             self.not_read(search, problem, now)
             return
