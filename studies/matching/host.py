@@ -146,7 +146,7 @@ class Host(PartitionDriver):
             model.counts,
             model.settings.queue,
             random=model.random,
-            now=self.loop.now,
+            loaded_at=self.loop.now,
             wall=0.0,
             signing_key=SIGNING_KEY,
             forwards=model.settings.forwards,

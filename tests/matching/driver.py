@@ -199,7 +199,7 @@ class Driver:
             self.counts,
             self.settings,
             random=self.random,
-            now=self.now,
+            loaded_at=self.now,
             wall=self.wall,
             secret=self.random.randbytes,
             signing_key=SIGNING_KEY,

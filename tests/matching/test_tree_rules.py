@@ -36,7 +36,7 @@ def partition(number: int = 1, **forwarding: Any) -> Partition:  # noqa: ANN401
         PartitionCounts(8, 8, 1),
         Queue(forwarding=Forwarding(**limits)),
         random=Random(1),
-        now=0.0,
+        loaded_at=0.0,
         wall=0.0,
         signing_key=bytes(32),
     )

@@ -33,17 +33,10 @@ from maitred.matching.slot_requests import AllocatedSlot, SlotRequest, SlotReque
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maitred.matching.effects import Effect
-    from maitred.matching.ledger import Ledger
-    from maitred.matching.offers import Offers, WaitingOffer
-    from maitred.matching.presence import Presence
-    from maitred.matching.records import PartitionKey
-    from maitred.matching.secret_tokens import SecretTokens
+    from maitred.matching.offers import WaitingOffer
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.shared_supplies import SharedSupply
     from maitred.matching.task import Token
-    from maitred.matching.timers import Timers
-    from maitred.matching.worker_sightings import WorkerSightings
-    from maitred.settings import QuerySettings
 
 AWAY_FIRST_SECONDS = 0.02
 """So long an offer is for the queries that wait at the parent before it is for tasks at home: an
@@ -57,33 +50,18 @@ RETRY_LONGEST = 60.0
 class Allocator:
     """Gives free slots to the gateways that ask for them."""
 
-    def __init__(
-        self,
-        *,
-        key: PartitionKey,
-        limits: QuerySettings,
-        is_root: bool,
-        signing_key: bytes,
-        ledger: Ledger,
-        offers: Offers,
-        presence: Presence,
-        worker_sightings: WorkerSightings,
-        tokens: SecretTokens,
-        timers: Timers,
-        effects: list[Effect],
-        now: float,
-    ) -> None:
-        self._key = key
-        self._limits = limits
-        self._is_root = is_root
-        self._signing_key = signing_key
-        self._ledger = ledger
-        self._offers = offers
-        self._presence = presence
-        self._sightings = worker_sightings.workers
-        self._tokens = tokens
-        self._timers = timers
-        self._effects = effects
+    def __init__(self, state: PartitionState) -> None:
+        self._key = state.key
+        self._limits = state.settings.queries
+        self._is_root = state.is_root
+        self._signing_key = state.signing_key
+        self._ledger = state.ledger
+        self._offers = state.offers
+        self._presence = state.presence
+        self._sightings = state.worker_sightings.workers
+        self._tokens = state.tokens
+        self._timers = state.timers
+        self._effects = state.effects
         self._proofs: ReservationProofs | None = None
         """Made for the first reservation that is counted."""
         self.lines = SlotRequestLines()
@@ -91,9 +69,9 @@ class Allocator:
         """Workers, by session, that refused slots they had offered."""
         self.doubted_until = inf
         """When a worker may be believed again whose shared slots were passed over."""
-        self.allocated = Rate(now)
+        self.allocated = Rate(state.loaded_at)
         """Slots that were given to queries here."""
-        timers.register(SlotRequest, ring=self._time_is_up, waits=_is_open)
+        state.timers.register(SlotRequest, ring=self._time_is_up, waits=_is_open)
 
     def request(self, request: SlotRequest, now: float, user_waiting: int | None = None) -> None:
         """A gateway asks for slots; it hears of them, or why there are none.

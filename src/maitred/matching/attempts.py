@@ -26,19 +26,11 @@ from maitred.matching.task import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maitred.matching.attempt_proofs import AttemptProofs
-    from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import Effect
     from maitred.matching.heartbeats import Heartbeats
-    from maitred.matching.later import LaterTasks
-    from maitred.matching.ledger import Ledger
     from maitred.matching.matcher import Matcher
-    from maitred.matching.offers import Offers
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tasks_away import TasksAway
-    from maitred.matching.worker_sightings import WorkerSightings
-    from maitred.settings import Queue
 
 DONE, RETURNED = 0, 2
 """How an attempt ended, as the wire counts it: well, and without having begun."""
@@ -67,33 +59,20 @@ class Attempts:
     """Ends and heartbeats of the partition's own tasks, and leases that end without either."""
 
     def __init__(
-        self,
-        *,
-        settings: Queue,
-        proofs: AttemptProofs,
-        own_tasks: OwnTasks,
-        matcher: Matcher,
-        backlog: Backlog,
-        later: LaterTasks,
-        ledger: Ledger,
-        offers: Offers,
-        away: TasksAway,
-        heartbeats: Heartbeats,
-        worker_sightings: WorkerSightings,
-        effects: list[Effect],
+        self, state: PartitionState, own_tasks: OwnTasks, matcher: Matcher, heartbeats: Heartbeats
     ) -> None:
-        self._settings = settings
-        self._proofs = proofs
+        self._settings = state.settings
+        self._proofs = state.proofs
         self._own_tasks = own_tasks
         self._matcher = matcher
-        self._backlog = backlog
-        self._later = later
-        self._ledger = ledger
-        self._offers = offers
-        self._away = away
+        self._backlog = state.backlog
+        self._later = state.later
+        self._ledger = state.ledger
+        self._offers = state.offers
+        self._away = state.away
         self._heartbeats = heartbeats
-        self._worker_sightings = worker_sightings
-        self._effects = effects
+        self._worker_sightings = state.worker_sightings
+        self._effects = state.effects
         self.claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
         """Tasks that are in the store alone and that a worker says it is running, in the order in
         which the claims end."""

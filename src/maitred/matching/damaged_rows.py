@@ -29,9 +29,7 @@ from maitred.matching.task import WAITING, Ticket, recalled
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from maitred.matching.effects import Effect
-    from maitred.matching.later import LaterTasks
-    from maitred.matching.ledger import Ledger
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.records import DamagedKind, Later, Record
     from maitred.matching.task_transitions import OwnTasks
 
@@ -39,18 +37,11 @@ if TYPE_CHECKING:
 class SetAsideRows:
     """Sets rows aside that cannot be read, and brings them back for an operator."""
 
-    def __init__(
-        self,
-        *,
-        own_tasks: OwnTasks,
-        later: LaterTasks,
-        ledger: Ledger,
-        effects: list[Effect],
-    ) -> None:
+    def __init__(self, state: PartitionState, own_tasks: OwnTasks) -> None:
         self._own_tasks = own_tasks
-        self._later = later
-        self._ledger = ledger
-        self._effects = effects
+        self._later = state.later
+        self._ledger = state.ledger
+        self._effects = state.effects
         self._rows: dict[tuple[DamagedKind, int], Damaged] = {}
         """Rows that were set aside since the partition was loaded, without their bodies."""
         self.news: list[Damaged] = []

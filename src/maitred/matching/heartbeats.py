@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from maitred.matching.effects import Beat
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Effect
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import QueueTask, Token
-    from maitred.matching.timers import Timers
 
 
 class WaitingHeartbeat:
@@ -27,12 +26,12 @@ class Heartbeats:
 
     __slots__ = ("_effects", "_timers", "waiting")
 
-    def __init__(self, *, timers: Timers, effects: list[Effect]) -> None:
-        self._timers = timers
-        self._effects = effects
+    def __init__(self, state: PartitionState) -> None:
+        self._timers = state.timers
+        self._effects = state.effects
         self.waiting: dict[bytes, WaitingHeartbeat] = {}
         """By the holder of the attempts."""
-        timers.register(WaitingHeartbeat, ring=self._rings, waits=self._waits)
+        state.timers.register(WaitingHeartbeat, ring=self._rings, waits=self._waits)
 
     def wait(self, token: Token, holder: bytes, until: float) -> None:
         """Answer the token when there is news, or then."""

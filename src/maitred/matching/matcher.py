@@ -12,57 +12,30 @@ from maitred.matching.task import GIVEN, ON_END, ON_GIVE
 
 if TYPE_CHECKING:
     from maitred.matching.allocator import Allocator
-    from maitred.matching.attempt_proofs import AttemptProofs
-    from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import Effect
-    from maitred.matching.limits import Limiter
-    from maitred.matching.measures import Waits
-    from maitred.matching.offers import Offers
-    from maitred.matching.presence import Presence
-    from maitred.matching.records import PartitionKey
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tasks_away import TasksAway
-    from maitred.matching.timers import Timers
-    from maitred.matching.worker_sightings import WorkerSightings
 
 
 class Matcher:
     """Gives the slots of offers to queries and then to tasks."""
 
-    def __init__(
-        self,
-        *,
-        key: PartitionKey,
-        is_root: bool,
-        limit: Limiter | None,
-        proofs: AttemptProofs,
-        backlog: Backlog,
-        offers: Offers,
-        allocator: Allocator,
-        own_tasks: OwnTasks,
-        away: TasksAway,
-        presence: Presence,
-        worker_sightings: WorkerSightings,
-        waits: Waits,
-        timers: Timers,
-        effects: list[Effect],
-    ) -> None:
-        self.key = key
-        self._is_root = is_root
-        self._limit = limit
-        self._proofs = proofs
-        self._backlog = backlog
-        self._offers = offers
+    def __init__(self, state: PartitionState, allocator: Allocator, own_tasks: OwnTasks) -> None:
+        self.key = state.key
+        self._is_root = state.is_root
+        self._limit = state.rate_limit
+        self._proofs = state.proofs
+        self._backlog = state.backlog
+        self._offers = state.offers
         self._allocator = allocator
         self._requests = allocator.lines
         self._own_tasks = own_tasks
-        self._away = away
-        self._presence = presence
-        self._worker_sightings = worker_sightings
-        self._waits = waits
-        self._timers = timers
-        self._effects = effects
-        timers.register(WaitingOffer, ring=self._offer_rings, waits=_is_open)
+        self._away = state.away
+        self._presence = state.presence
+        self._worker_sightings = state.worker_sightings
+        self._waits = state.waits
+        self._timers = state.timers
+        self._effects = state.effects
+        state.timers.register(WaitingOffer, ring=self._offer_rings, waits=_is_open)
 
     # Offers
 

@@ -29,257 +29,82 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from maitred.errors import InternalError, OutcomeUnknown
+from maitred.errors import OutcomeUnknown
 from maitred.matching.allocator import Allocator
-from maitred.matching.attempt_proofs import AttemptProofs, session_of
+from maitred.matching.attempt_proofs import session_of
 from maitred.matching.attempts import Attempts
-from maitred.matching.backlog import Backlog
 from maitred.matching.damaged_rows import SetAsideRows
 from maitred.matching.heartbeats import Heartbeats
-from maitred.matching.later import LaterTasks
-from maitred.matching.ledger import Ledger
-from maitred.matching.limits import Limiter
 from maitred.matching.matcher import Matcher
-from maitred.matching.measures import Waits
-from maitred.matching.offers import Offers
-from maitred.matching.presence import Presence
-from maitred.matching.records import SEQUENCES_PER_RANGE
-from maitred.matching.secret_tokens import SecretTokens
-from maitred.matching.shared_supplies import SharedSupplies
+from maitred.matching.partition_state import PartitionState
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
-from maitred.matching.store_health import StoreHealth
 from maitred.matching.store_replies import StoreReplies
 from maitred.matching.stored_tasks import StoredTasks
 from maitred.matching.subscriptions import Subscriptions
 from maitred.matching.task_intake import TaskIntake
-from maitred.matching.task_memory import TaskMemory
 from maitred.matching.task_results import TaskResults
 from maitred.matching.task_transitions import OwnTasks
-from maitred.matching.tasks_away import TasksAway
-from maitred.matching.tickets import Tickets
-from maitred.matching.timers import Timers
 from maitred.matching.tree_forwarding import TreeForwarding
-from maitred.matching.unread_segments import UnreadSegments
-from maitred.matching.worker_sightings import WorkerSightings
-from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maitred.balancing.interface import RandomSource
     from maitred.matching.effects import Effect
-    from maitred.matching.quotas import Quota
-    from maitred.matching.records import Acquired, PartitionKey
-    from maitred.matching.task import QueueTask, Ticket, Token
+    from maitred.matching.task import Ticket, Token
     from maitred.routing.counts import PartitionCounts
-    from maitred.settings import Queue
 
 
-def _no_secrets(_: int) -> bytes:
-    raise InternalError("Nobody said where this partition's secrets come from.")
+class Partition(PartitionState):
+    """One partition, as its owner has it: the state, and the parts that work on it."""
 
-
-class Partition:
-    """One partition, as its owner has it."""
-
-    def __init__(
-        self,
-        key: PartitionKey,
-        acquired: Acquired,
-        counts: PartitionCounts,
-        settings: Queue,
-        *,
-        random: RandomSource,
-        now: float,
-        wall: float,
-        secret: Callable[[int], bytes] = _no_secrets,
-        signing_key: bytes,
-        quotas: tuple[Quota, ...] = (),
-        memory: TaskMemory | None = None,
-        supplies: SharedSupplies | None = None,
-        forwards: bool = True,
-    ) -> None:
-        self.key = key
-        self.settings = settings
-        self.counts = counts
-        self.effects: list[Effect] = []
-        """What is to be done; see `take_effects`."""
-        self.parent = parent(key.partition, settings.forwarding.children) if forwards else None
-        self._quotas = quotas
-
-        # What the parts share.
-        first_sequence = acquired.range_id * SEQUENCES_PER_RANGE
-        stored = acquired.backlog > 0
-        is_root = self.parent is None
-        memory = memory or TaskMemory()
-        buffer = settings.buffer_tasks, settings.buffer_bytes
-        tasks: dict[int, QueueTask] = {}
-        effects = self.effects
-        self.timers = timers = Timers()
-        self.tickets = tickets = Tickets(effects)
-        self.health = health = StoreHealth()
-        self.ledger = ledger = Ledger(key, acquired.range_id, acquired.backlog, wall)
-        self.backlog = backlog = Backlog(*buffer, first_sequence, memory, stored=stored)
-        self.later = later = LaterTasks(*buffer, memory, stored=stored)
-        self.offers = offers = Offers(key, supplies or SharedSupplies())
-        self.presence = presence = Presence(now, first_sequence, settings.queries.pass_seconds)
-        self.worker_sightings = worker_sightings = WorkerSightings(presence)
-        self.signatures = QueueSignatures(settings.signatures_seconds)
-        self.waits = waits = Waits()
-        self._limit = limit = _rate_limit(settings, counts, now)
-        self._away = away = TasksAway(effects)
-        tokens = SecretTokens(secret)
-        proofs = AttemptProofs(signing_key, key)
-        for quota in quotas:
-            quota.join(ledger)
-
-        self.heartbeats = heartbeats = Heartbeats(timers=timers, effects=effects)
-        self.subscriptions = Subscriptions(
-            presence=presence,
-            limits=settings.queries,
-            tokens=tokens,
-            timers=timers,
-            effects=effects,
-        )
-        self.allocator = allocator = Allocator(
-            key=key,
-            limits=settings.queries,
-            is_root=is_root,
-            signing_key=signing_key,
-            ledger=ledger,
-            offers=offers,
-            presence=presence,
-            worker_sightings=worker_sightings,
-            tokens=tokens,
-            timers=timers,
-            effects=effects,
-            now=now,
-        )
-        self.results = results = TaskResults(
-            settings=settings,
-            ledger=ledger,
-            health=health,
-            quotas=quotas,
-            tasks=tasks,
-            effects=effects,
-        )
-        self.own_tasks = own_tasks = OwnTasks(
-            settings=settings,
-            tasks=tasks,
-            first_sequence=first_sequence,
-            stored=acquired.backlog,
-            recovering_until=(
-                now + settings.recovery_seconds if stored and not acquired.clean else -inf
-            ),
-            backlog=backlog,
-            later=later,
-            ledger=ledger,
-            results=results,
-            health=health,
-            tickets=tickets,
-            away=away,
-            random=random,
-            effects=effects,
-            now=now,
-        )
-        self.matcher = matcher = Matcher(
-            key=key,
-            is_root=is_root,
-            limit=limit,
-            proofs=proofs,
-            backlog=backlog,
-            offers=offers,
-            allocator=allocator,
-            own_tasks=own_tasks,
-            away=away,
-            presence=presence,
-            worker_sightings=worker_sightings,
-            waits=waits,
-            timers=timers,
-            effects=effects,
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.signatures = QueueSignatures(self.settings.signatures_seconds)
+        self.heartbeats = heartbeats = Heartbeats(self)
+        self.subscriptions = Subscriptions(self)
+        self.allocator = allocator = Allocator(self)
+        self.results = results = TaskResults(self)
+        self.own_tasks = own_tasks = OwnTasks(self, results)
+        self.matcher = matcher = Matcher(self, allocator, own_tasks)
         self.intake = intake = TaskIntake(
-            key=key,
-            settings=settings,
-            is_root=is_root,
-            quotas=quotas,
+            self,
             own_tasks=own_tasks,
             matcher=matcher,
             allocator=allocator,
-            backlog=backlog,
-            ledger=ledger,
-            offers=offers,
-            away=away,
             results=results,
             heartbeats=heartbeats,
-            health=health,
-            now=now,
         )
-        self.attempts = attempts = Attempts(
-            settings=settings,
-            proofs=proofs,
-            own_tasks=own_tasks,
-            matcher=matcher,
-            backlog=backlog,
-            later=later,
-            ledger=ledger,
-            offers=offers,
-            away=away,
-            heartbeats=heartbeats,
-            worker_sightings=worker_sightings,
-            effects=effects,
-        )
+        self.attempts = attempts = Attempts(self, own_tasks, matcher, heartbeats)
         self.tree = TreeForwarding(
-            limits=settings.forwarding,
-            parent=self.parent,
-            readable=counts.readable(key.partition),
-            rate_limit=limit,
+            self,
             own_tasks=own_tasks,
             matcher=matcher,
             allocator=allocator,
-            backlog=backlog,
-            offers=offers,
-            away=away,
             heartbeats=heartbeats,
-            waits=waits,
-            timers=timers,
-            effects=effects,
-            now=now,
         )
-        self.damaged_rows = damaged_rows = SetAsideRows(
-            own_tasks=own_tasks, later=later, ledger=ledger, effects=effects
-        )
-        unread = UnreadSegments(backlog)
+        self.damaged_rows = damaged_rows = SetAsideRows(self, own_tasks)
         self.store_replies = store_replies = StoreReplies(
+            self,
             own_tasks=own_tasks,
             matcher=matcher,
             attempts=attempts,
             damaged_rows=damaged_rows,
-            backlog=backlog,
-            unread=unread,
-            later=later,
-            ledger=ledger,
-            quotas=quotas,
             results=results,
-            health=health,
-            tickets=tickets,
-            effects=effects,
         )
         self.stored_tasks = StoredTasks(
+            self,
             own_tasks=own_tasks,
             intake=intake,
             results=results,
             attempts=attempts,
             store_replies=store_replies,
             damaged_rows=damaged_rows,
-            unread=unread,
-            backlog=backlog,
-            later=later,
-            ledger=ledger,
-            health=health,
-            tickets=tickets,
-            timers=timers,
-            effects=effects,
+        )
+
+    def __repr__(self) -> str:
+        namespace, queue, _, number = self.key
+        return (
+            f"<Partition {namespace}/{queue}/{number}: {self.state_name}, "
+            f"{self.own_tasks.open_tasks} tasks, {len(self.own_tasks.leases)} running, "
+            f"{self.offers.slots} free slots>"
         )
 
     # Turns
@@ -339,9 +164,9 @@ class Partition:
         self.counts = counts
         self.tree.set_readable(readable=counts.readable(self.key.partition))
         rate = self.settings.rate_per_second
-        if rate is not None and self._limit is not None:
+        if rate is not None and self.rate_limit is not None:
             share = rate / counts.read
-            self._limit.change(share, share / 10, now)
+            self.rate_limit.change(share, share / 10, now)
 
     # Workers
 
@@ -519,7 +344,7 @@ class Partition:
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
             tokens += [answer.token for answer in pending.answers]
-        for quota in self._quotas:
+        for quota in self.quotas:
             quota.leave(self.ledger)
         self.backlog.forget()
         self.later.forget()
@@ -545,11 +370,3 @@ class Partition:
                 # Whoever hears that nothing was done sends it again, and it would be done twice.
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         return tickets
-
-
-def _rate_limit(settings: Queue, counts: PartitionCounts, now: float) -> Limiter | None:
-    """The partition's share of what the queue may give out a second."""
-    if settings.rate_per_second is None:
-        return None
-    share = settings.rate_per_second / counts.read
-    return Limiter(share, share / 10, now)

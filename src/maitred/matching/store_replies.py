@@ -41,24 +41,18 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.attempts import Attempts
-    from maitred.matching.backlog import Backlog
     from maitred.matching.damaged_rows import SetAsideRows
-    from maitred.matching.effects import Effect
-    from maitred.matching.later import LaterTasks
-    from maitred.matching.ledger import Ledger, Pending
+    from maitred.matching.ledger import Pending
     from maitred.matching.matcher import Matcher
-    from maitred.matching.quotas import Quota
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.records import (
         Changes,
         Dead,
         Later,
         Segment,
     )
-    from maitred.matching.store_health import StoreHealth
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tickets import Tickets
-    from maitred.matching.unread_segments import UnreadSegments
 
 STORE_RETRY_SECONDS = 0.25
 """Before what could not be written is tried again."""
@@ -69,35 +63,28 @@ class StoreReplies:
 
     def __init__(
         self,
+        state: PartitionState,
         *,
         own_tasks: OwnTasks,
         matcher: Matcher,
         attempts: Attempts,
         damaged_rows: SetAsideRows,
-        backlog: Backlog,
-        unread: UnreadSegments,
-        later: LaterTasks,
-        ledger: Ledger,
-        quotas: tuple[Quota, ...],
         results: TaskResults,
-        health: StoreHealth,
-        tickets: Tickets,
-        effects: list[Effect],
     ) -> None:
         self._own_tasks = own_tasks
         self._tasks = own_tasks.tasks
         self._matcher = matcher
         self._attempts = attempts
         self._damaged_rows = damaged_rows
-        self._backlog = backlog
-        self._later = later
-        self._ledger = ledger
-        self._quotas = quotas
+        self._backlog = state.backlog
+        self._later = state.later
+        self._ledger = state.ledger
+        self._quotas = state.quotas
         self._results = results
-        self._health = health
-        self._tickets = tickets
-        self._effects = effects
-        self._unread = unread
+        self._health = state.health
+        self._tickets = state.tickets
+        self._effects = state.effects
+        self._unread = state.unread
 
     # Reads
 

@@ -41,21 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maitred.matching.attempts import Attempts, Told
-    from maitred.matching.backlog import Backlog
     from maitred.matching.damaged_rows import SetAsideRows
-    from maitred.matching.effects import Effect, EndStatus, Revocation
-    from maitred.matching.later import LaterTasks
-    from maitred.matching.ledger import Ledger
+    from maitred.matching.effects import EndStatus, Revocation
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.records import Damaged, Dead, Later, Result
-    from maitred.matching.store_health import StoreHealth
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
     from maitred.matching.task_intake import TaskIntake
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tickets import Tickets
-    from maitred.matching.timers import Timers
-    from maitred.matching.unread_segments import MarkedSegment, UnreadSegments
+    from maitred.matching.unread_segments import MarkedSegment
 
 READING_SECONDS = 1.0
 """How long the look-ups for ends wait for reads that are under way: a busy store needs less."""
@@ -128,6 +123,7 @@ class StoredTasks:
 
     def __init__(
         self,
+        state: PartitionState,
         *,
         own_tasks: OwnTasks,
         intake: TaskIntake,
@@ -135,14 +131,6 @@ class StoredTasks:
         attempts: Attempts,
         store_replies: StoreReplies,
         damaged_rows: SetAsideRows,
-        unread: UnreadSegments,
-        backlog: Backlog,
-        later: LaterTasks,
-        ledger: Ledger,
-        health: StoreHealth,
-        tickets: Tickets,
-        timers: Timers,
-        effects: list[Effect],
     ) -> None:
         self._own_tasks = own_tasks
         self._tasks = own_tasks.tasks
@@ -151,19 +139,19 @@ class StoredTasks:
         self._attempts = attempts
         self._store_replies = store_replies
         self._damaged_rows = damaged_rows
-        self.unread = unread
-        self._backlog = backlog
-        self._later = later
-        self._ledger = ledger
-        self._health = health
-        self._tickets = tickets
-        self._effects = effects
-        self._timers = timers
+        self.unread = state.unread
+        self._backlog = state.backlog
+        self._later = state.later
+        self._ledger = state.ledger
+        self._health = state.health
+        self._tickets = state.tickets
+        self._effects = state.effects
+        self._timers = state.timers
         self._waiting: dict[EndsSearch, None] = {}
         """Searches for ends that wait for reads that are under way."""
         self._searches: dict[TaskSearch, None] = {}
         """Searches whose rows are being read."""
-        timers.register(EndsSearch, ring=self._rings, waits=self._waiting.__contains__)
+        state.timers.register(EndsSearch, ring=self._rings, waits=self._waiting.__contains__)
 
     def __repr__(self) -> str:
         return f"<StoredTasks: {len(self._searches)} looked up, {len(self._waiting)} waiting>"

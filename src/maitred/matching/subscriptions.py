@@ -22,36 +22,25 @@ from maitred.matching.rosters import (
 )
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Effect
-    from maitred.matching.presence import Order, Presence
+    from maitred.matching.partition_state import PartitionState
+    from maitred.matching.presence import Order
     from maitred.matching.rosters import IssuedPass
-    from maitred.matching.secret_tokens import SecretTokens
     from maitred.matching.task import Token
-    from maitred.matching.timers import Timers
-    from maitred.settings import QuerySettings
 
 
 class Subscriptions:
     """Answers workers that attend and gateways that hold a roster."""
 
-    def __init__(
-        self,
-        *,
-        presence: Presence,
-        limits: QuerySettings,
-        tokens: SecretTokens,
-        timers: Timers,
-        effects: list[Effect],
-    ) -> None:
-        self._presence = presence
-        self._limits = limits
-        self._tokens = tokens
-        self._timers = timers
-        self._effects = effects
+    def __init__(self, state: PartitionState) -> None:
+        self._presence = state.presence
+        self._limits = state.settings.queries
+        self._tokens = state.tokens
+        self._timers = state.timers
+        self._effects = state.effects
         self.next_at = inf
         """When a gateway hears of workers that came too soon after others."""
-        timers.register(Attendance, ring=self._attendance_rings, waits=self._attends)
-        timers.register(Subscriber, ring=self._subscriber_rings, waits=self._subscribes)
+        state.timers.register(Attendance, ring=self._attendance_rings, waits=self._attends)
+        state.timers.register(Subscriber, ring=self._subscriber_rings, waits=self._subscribes)
 
     def _attends(self, one: Attendance) -> bool:
         return self._presence.workers.get(one.session) is one

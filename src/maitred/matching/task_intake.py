@@ -15,20 +15,14 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.allocator import Allocator
-    from maitred.matching.backlog import Backlog
     from maitred.matching.effects import Ended, EndStatus, Revocation
     from maitred.matching.heartbeats import Heartbeats
-    from maitred.matching.ledger import Ledger
     from maitred.matching.matcher import Matcher
-    from maitred.matching.offers import Offers
-    from maitred.matching.quotas import Quota
-    from maitred.matching.records import PartitionKey, Terms
-    from maitred.matching.store_health import StoreHealth
+    from maitred.matching.partition_state import PartitionState
+    from maitred.matching.records import Terms
     from maitred.matching.task import Token
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tasks_away import TasksAway
-    from maitred.settings import Queue
 
 
 class TaskIntake:
@@ -36,38 +30,29 @@ class TaskIntake:
 
     def __init__(
         self,
+        state: PartitionState,
         *,
-        key: PartitionKey,
-        settings: Queue,
-        is_root: bool,
-        quotas: tuple[Quota, ...],
         own_tasks: OwnTasks,
         matcher: Matcher,
         allocator: Allocator,
-        backlog: Backlog,
-        ledger: Ledger,
-        offers: Offers,
-        away: TasksAway,
         results: TaskResults,
         heartbeats: Heartbeats,
-        health: StoreHealth,
-        now: float,
     ) -> None:
-        self._key = key
-        self._settings = settings
-        self._is_root = is_root
-        self._quotas = quotas
+        self._key = state.key
+        self._settings = state.settings
+        self._is_root = state.is_root
+        self._quotas = state.quotas
         self._own_tasks = own_tasks
         self._matcher = matcher
         self._requests = allocator.lines
-        self._backlog = backlog
-        self._ledger = ledger
-        self._offers = offers
-        self._away = away
+        self._backlog = state.backlog
+        self._ledger = state.ledger
+        self._offers = state.offers
+        self._away = state.away
         self._outcomes = results.outcomes
         self._heartbeats = heartbeats
-        self._health = health
-        self.added = Rate(now)
+        self._health = state.health
+        self.added = Rate(state.loaded_at)
         self.matched_at_once = 0
 
     def add(

@@ -11,38 +11,24 @@ from maitred.matching.records import TASK_BYTES
 from maitred.matching.signatures import SIGNATURES_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from maitred.matching.effects import Effect, Ended
-    from maitred.matching.ledger import Ledger
-    from maitred.matching.quotas import Quota
-    from maitred.matching.store_health import StoreHealth
+    from maitred.matching.effects import Ended
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import QueueTask, Token
-    from maitred.settings import Queue
 
 
 class TaskResults:
     """The last results, and who waits for the next ones."""
 
-    def __init__(
-        self,
-        *,
-        settings: Queue,
-        ledger: Ledger,
-        health: StoreHealth,
-        quotas: tuple[Quota, ...],
-        tasks: Container[int],
-        effects: list[Effect],
-    ) -> None:
-        self._settings = settings
-        self._ledger = ledger
-        self._health = health
-        self._tasks = tasks
-        self._effects = effects
-        self.quotas = quotas
+    def __init__(self, state: PartitionState) -> None:
+        self._settings = state.settings
+        self._ledger = state.ledger
+        self._health = state.health
+        self._tasks = state.tasks
+        self._effects = state.effects
+        self.quotas = state.quotas
         """Quotas of stored tasks; each of them has to have room for a new task."""
-        self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
-        self.memory_seconds = settings.memory_seconds
+        self.outcomes = Outcomes(state.settings.results_kept, state.settings.results_bytes)
+        self.memory_seconds = state.settings.memory_seconds
         """Results that are kept for longer than this are written to the store when the task ends.
         0 while the partition is about to move to another shard."""
         self.not_kept = 0

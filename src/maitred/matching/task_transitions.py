@@ -24,16 +24,10 @@ from maitred.matching.task import (
 )
 
 if TYPE_CHECKING:
-    from maitred.balancing.interface import RandomSource
-    from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import Effect, EndStatus
-    from maitred.matching.later import LaterTasks
-    from maitred.matching.ledger import Ledger, Pending
-    from maitred.matching.store_health import StoreHealth
+    from maitred.matching.effects import EndStatus
+    from maitred.matching.ledger import Pending
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task_results import TaskResults
-    from maitred.matching.tasks_away import TasksAway
-    from maitred.matching.tickets import Tickets
-    from maitred.settings import Queue
 
 RUN_KEPT = 0.9
 """Of the mean run time, at each new one."""
@@ -42,47 +36,31 @@ RUN_KEPT = 0.9
 class OwnTasks:
     """The tasks that the partition owns and that are not over, and the ways that each can go."""
 
-    def __init__(
-        self,
-        *,
-        settings: Queue,
-        tasks: dict[int, QueueTask],
-        first_sequence: int,
-        stored: int,
-        recovering_until: float,
-        backlog: Backlog,
-        later: LaterTasks,
-        ledger: Ledger,
-        results: TaskResults,
-        health: StoreHealth,
-        tickets: Tickets,
-        away: TasksAway,
-        random: RandomSource,
-        effects: list[Effect],
-        now: float,
-    ) -> None:
-        self._settings = settings
-        self._backlog = backlog
-        self._later = later
-        self._ledger = ledger
+    def __init__(self, state: PartitionState, results: TaskResults) -> None:
+        self._settings = state.settings
+        self._backlog = state.backlog
+        self._later = state.later
+        self._ledger = state.ledger
         self._results = results
-        self._health = health
-        self._tickets = tickets
-        self._away = away
-        self._random = random
-        self._effects = effects
-        self.tasks = tasks
+        self._health = state.health
+        self._tickets = state.tickets
+        self._away = state.away
+        self._random = state.random
+        self._effects = state.effects
+        self.tasks = state.tasks
         """Those in memory, by their numbers."""
         self.leases: OrderedDict[int, QueueTask] = OrderedDict()
         """Those with a worker, in the order in which their leases end."""
-        self.open_tasks = stored
+        self.open_tasks = state.acquired.backlog
         """How many are not over, in memory or not."""
-        self.first_sequence = first_sequence
+        self.first_sequence = state.first_sequence
         """Lower numbers were given out by earlier owners of the partition."""
-        self.next_sequence = first_sequence
-        self.recovering_until = recovering_until
+        self.next_sequence = state.first_sequence
+        self.recovering_until = -inf
         """Until then nothing is given out: workers of an earlier owner say what they have."""
-        self.finished = Rate(now)
+        if state.acquired.backlog and not state.acquired.clean:
+            self.recovering_until = state.loaded_at + state.settings.recovery_seconds
+        self.finished = Rate(state.loaded_at)
         self.never_written = 0
         self._run_seconds = 0.0
 

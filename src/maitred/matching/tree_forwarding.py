@@ -31,17 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.matching.allocator import Allocator
-    from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import Effect
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
-    from maitred.matching.measures import Waits
-    from maitred.matching.offers import Offers, WaitingOffer
+    from maitred.matching.offers import WaitingOffer
+    from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
-    from maitred.matching.tasks_away import TasksAway
-    from maitred.matching.timers import Timers
-    from maitred.settings import Forwarding
 
 VISIT_SECONDS = 1.0
 """How long a task waits at the parent for an offer before it is asked again where it is at home."""
@@ -55,47 +50,39 @@ class TreeForwarding:
 
     def __init__(
         self,
+        state: PartitionState,
         *,
-        limits: Forwarding,
-        parent: int | None,
-        readable: bool,
-        rate_limit: Limiter | None,
         own_tasks: OwnTasks,
         matcher: Matcher,
         allocator: Allocator,
-        backlog: Backlog,
-        offers: Offers,
-        away: TasksAway,
         heartbeats: Heartbeats,
-        waits: Waits,
-        timers: Timers,
-        effects: list[Effect],
-        now: float,
     ) -> None:
-        self._limits = limits
-        self.parent = parent
-        self._readable = readable
-        self._rate_limit = rate_limit
+        self._limits = limits = state.settings.forwarding
+        self.parent = state.parent
+        self._readable = state.counts.readable(state.key.partition)
+        self._rate_limit = state.rate_limit
         self._pass_limit = Limiter(
-            limits.tasks_per_second, max(limits.tasks, limits.tasks_per_second / 10), now
+            limits.tasks_per_second,
+            max(limits.tasks, limits.tasks_per_second / 10),
+            state.loaded_at,
         )
         self._own_tasks = own_tasks
         self._matcher = matcher
         self._requests = allocator.lines
-        self._backlog = backlog
-        self._offers = offers
-        self._away = away
+        self._backlog = state.backlog
+        self._offers = state.offers
+        self._away = state.away
         self._heartbeats = heartbeats
-        self._waits = waits
-        self._timers = timers
-        self._effects = effects
+        self._waits = state.waits
+        self._timers = state.timers
+        self._effects = state.effects
         self.offers_away = 0
         self.tasks_away = 0
         """Tasks at the parent, those of children among them."""
         self._offers_rest_until = -inf
         """The parent had no ear for an offer: so long none is passed on."""
         self.passed_tasks = self.passed_offers = 0
-        timers.register(QueueTask, ring=self._visit_rings, waits=_visits)
+        state.timers.register(QueueTask, ring=self._visit_rings, waits=_visits)
 
     def set_readable(self, *, readable: bool) -> None:
         """Whether workers are sent to this partition. None asks one that was removed: what is found

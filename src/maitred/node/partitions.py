@@ -370,7 +370,7 @@ class Partitions(PartitionDriver):
             counts,
             settings,
             random=around.random,
-            now=now,
+            loaded_at=now,
             wall=wall,
             secret=around.secret,
             signing_key=signing_key,

@@ -1,0 +1,105 @@
+"""The state that the parts of a partition share: tasks, offers, and what has to be written."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
+
+from maitred.errors import InternalError
+from maitred.matching.attempt_proofs import AttemptProofs
+from maitred.matching.backlog import Backlog
+from maitred.matching.later import LaterTasks
+from maitred.matching.ledger import Ledger
+from maitred.matching.limits import Limiter
+from maitred.matching.measures import Waits
+from maitred.matching.offers import Offers
+from maitred.matching.presence import Presence
+from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.secret_tokens import SecretTokens
+from maitred.matching.shared_supplies import SharedSupplies
+from maitred.matching.store_health import StoreHealth
+from maitred.matching.task_memory import TaskMemory
+from maitred.matching.tasks_away import TasksAway
+from maitred.matching.tickets import Tickets
+from maitred.matching.timers import Timers
+from maitred.matching.unread_segments import UnreadSegments
+from maitred.matching.worker_sightings import WorkerSightings
+from maitred.routing.tree import parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.balancing.interface import RandomSource
+    from maitred.matching.effects import Effect
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import Acquired, PartitionKey
+    from maitred.matching.task import QueueTask
+    from maitred.routing.counts import PartitionCounts
+    from maitred.settings import Queue
+
+
+def _no_secrets(_: int) -> bytes:
+    raise InternalError("The partition was made without a source of secrets.")
+
+
+@dataclass(eq=False, repr=False)
+class PartitionState:
+    """What a partition is made from, and the state that its parts work on. Every part takes from it
+    what it needs when it is made."""
+
+    key: PartitionKey
+    acquired: Acquired
+    """What the store had when this owner acquired the partition."""
+    counts: PartitionCounts
+    settings: Queue
+    _: KW_ONLY
+    random: RandomSource
+    loaded_at: float
+    """The loop's time when this state was made."""
+    wall: float
+    """What to add to the loop's time for the wall clock's."""
+    signing_key: bytes
+    """The store's key, with which partitions prove what they handed out."""
+    secret: Callable[[int], bytes] = _no_secrets
+    """Returns so many random bytes."""
+    quotas: tuple[Quota, ...] = ()
+    """Quotas of stored tasks; each of them has to have room for a new task."""
+    memory: TaskMemory = field(default_factory=TaskMemory)
+    supplies: SharedSupplies = field(default_factory=SharedSupplies)
+    forwards: bool = True
+    """Whether the partition has a parent in the tree, unless it is the root."""
+
+    def __post_init__(self) -> None:
+        key, settings, acquired = self.key, self.settings, self.acquired
+        children = settings.forwarding.children
+        self.parent = parent(key.partition, children) if self.forwards else None
+        self.is_root = self.parent is None
+        self.first_sequence = acquired.range_id * SEQUENCES_PER_RANGE
+        """Lower numbers were given out by earlier owners of the partition."""
+        self.tasks: dict[int, QueueTask] = {}
+        """Tasks in memory that the partition owns and that are not over, by their numbers."""
+        self.effects: list[Effect] = []
+        """What the shell is to do, in order."""
+        self.timers = Timers()
+        self.tickets = Tickets(self.effects)
+        self.health = StoreHealth()
+        self.ledger = Ledger(key, acquired.range_id, acquired.backlog, self.wall)
+        stored = acquired.backlog > 0
+        buffer = settings.buffer_tasks, settings.buffer_bytes
+        self.backlog = Backlog(*buffer, self.first_sequence, self.memory, stored=stored)
+        self.unread = UnreadSegments(self.backlog)
+        self.later = LaterTasks(*buffer, self.memory, stored=stored)
+        self.offers = Offers(key, self.supplies)
+        self.presence = Presence(self.loaded_at, self.first_sequence, settings.queries.pass_seconds)
+        self.worker_sightings = WorkerSightings(self.presence)
+        self.waits = Waits()
+        self.away = TasksAway(self.effects)
+        self.tokens = SecretTokens(self.secret)
+        self.proofs = AttemptProofs(self.signing_key, key)
+        self.rate_limit: Limiter | None = None
+        """The partition's share of what the queue may give out a second; None: no limit."""
+        if settings.rate_per_second is not None:
+            share = settings.rate_per_second / self.counts.read
+            self.rate_limit = Limiter(share, share / 10, self.loaded_at)
+        for quota in self.quotas:
+            quota.join(self.ledger)
