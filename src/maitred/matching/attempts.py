@@ -7,7 +7,7 @@ from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.effects import Beat, NothingForShared, Unproven
@@ -39,20 +39,17 @@ LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
 """The failure of an attempt whose worker is gone, as workers put theirs."""
 
 
-class Told:
-    """An end that was told of a task that is not in memory: it counts as soon as the task is, even
-    if whoever looks for the task in the store has not found it yet."""
+class Told(Struct, eq=False):
+    """The reported end of an attempt at a task that is not in memory. It counts as soon as the task
+    is read, even if the look-up of the task has not ended."""
 
-    __slots__ = ("counts", "end", "holder", "ticket")
-
-    def __init__(self, end: tuple[int, int, int, bytes], holder: bytes, ticket: Ticket) -> None:
-        self.end = end
-        """Sequence, attempt, how, body."""
-        self.holder = holder
-        """Has proved that it was given the attempt."""
-        self.ticket = ticket
-        self.counts: bool | None = None
-        """Whether it does, or comes too late; as long as nobody knows, None."""
+    end: tuple[int, int, int, bytes]
+    """Sequence, attempt, how, body."""
+    holder: bytes
+    """The worker that has proved that it was given the attempt."""
+    ticket: Ticket
+    counts: bool | None = None
+    """Whether the end counts, or comes too late; None: not decided yet."""
 
 
 class Attempts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.matching.effects import Beat
 
@@ -11,14 +11,11 @@ if TYPE_CHECKING:
     from maitred.matching.task import QueueTask, Token
 
 
-class WaitingHeartbeat:
+class WaitingHeartbeat(NamedTuple):
     """A heartbeat that waits for news."""
 
-    __slots__ = ("holder", "token")
-
-    def __init__(self, token: Token, holder: bytes) -> None:
-        self.token = token
-        self.holder = holder
+    token: Token
+    holder: bytes
 
 
 class Heartbeats:

@@ -14,6 +14,8 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct, field
+
 from maitred.matching.effects import Tell
 from maitred.matching.records import (
     PRIORITIES,
@@ -49,48 +51,33 @@ SEGMENT_BYTES: Final = 2**20
 a store what its bytes cost; smaller ones would cost it more rows."""
 
 
-class Pending:
-    """Changes other than new segments: nobody's acknowledgement is in a hurry for most of them."""
+class Pending(Struct, eq=False):
+    """Changes other than new segments. Few requests wait for them, so most may wait a little for
+    others and be committed together."""
 
-    __slots__ = (
-        "answers",
-        "counts",
-        "damaged",
-        "damaged_gone",
-        "dead",
-        "dead_gone",
-        "ends",
-        "later",
-        "later_gone",
-        "marked",
-        "producers",
-        "results",
-        "tickets",
-    )
-
-    def __init__(self) -> None:
-        self.marked: dict[SegmentState, list[int]] = {}
-        """Tasks that are over, by their segment."""
-        self.later: dict[int, tuple[QueueTask, Later]] = {}
-        self.later_gone: list[int] = []
-        self.dead: list[Dead] = []
-        self.dead_gone: list[int] = []
-        self.results: dict[int, Result] = {}
-        """The last one of each task: a store takes one row a task in a commit."""
-        self.damaged: list[Damaged] = []
-        self.damaged_gone: list[tuple[DamagedKind, int]] = []
-        self.tickets: list[Ticket] = []
-        """Released when these changes are on disk."""
-        self.producers: list[tuple[Ticket, bool]] = []
-        """The same, of producers whose tasks are over and leave a dead letter or a result; and
-        whether the task failed."""
-        self.ends: set[int] = set()
-        """Tasks whose ends these changes write. A crash before that would give the task another
-        end, so callers hear of the end when it is on disk."""
-        self.answers: list[Tell | TellRevoked | RefuseToTell] = []
-        """Given when these changes are on disk: to callers that wait for one of these ends, cancel
-        a task, or ask for a task that is over."""
-        self.counts: PartitionCounts | None = None
+    marked: dict[SegmentState, list[int]] = field(default_factory=dict)
+    """Tasks that are over, by their segment."""
+    later: dict[int, tuple[QueueTask, Later]] = field(default_factory=dict)
+    """Tasks that get a row of their own, and the row."""
+    later_gone: list[int] = field(default_factory=list)
+    dead: list[Dead] = field(default_factory=list)
+    dead_gone: list[int] = field(default_factory=list)
+    results: dict[int, Result] = field(default_factory=dict)
+    """The last result of each task: a commit has at most one row per task."""
+    damaged: list[Damaged] = field(default_factory=list)
+    damaged_gone: list[tuple[DamagedKind, int]] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)
+    """Released when these changes are on disk."""
+    producers: list[tuple[Ticket, bool]] = field(default_factory=list)
+    """Released when these changes are on disk: tickets of producers whose tasks are over and leave
+    a dead letter or a result; and whether the task failed."""
+    ends: set[int] = field(default_factory=set)
+    """Tasks whose ends these changes write. A crash before that would give the task another end, so
+    callers hear of the end when it is on disk."""
+    answers: list[Tell | TellRevoked | RefuseToTell] = field(default_factory=list)
+    """Given when these changes are on disk: to callers that wait for one of these ends, cancel a
+    task, or ask for a task that is over."""
+    counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:
         return bool(
@@ -139,22 +126,12 @@ class Written(NamedTuple):
     """Whether its tasks are in the store alone as soon as it is written."""
 
 
-class Batch:
-    """What one commit writes for one partition, and who waits for it."""
+class Batch(NamedTuple):
+    """What one commit writes for one partition, and the requests that wait for it."""
 
-    __slots__ = ("changes", "pending", "removed", "written")
-
-    def __init__(
-        self,
-        changes: Changes,
-        written: list[Written],
-        pending: Pending,
-        removed: int,
-    ) -> None:
-        self.changes = changes
-        self.written = written
-        self.pending = pending
-        self.removed = removed
+    changes: Changes
+    written: list[Written]
+    pending: Pending
 
 
 class Ledger:
@@ -514,7 +491,7 @@ class Ledger:
             removed += _set_aside(changes, pending)
         changes.results = list(pending.results.values())
         changes.backlog = self.stored + len(tasks) - removed
-        self.under_way = Batch(changes, written, pending, removed)
+        self.under_way = Batch(changes, written, pending)
         return self.under_way
 
     def _segments(self, tasks: list[QueueTask]) -> list[Written]:

@@ -119,16 +119,14 @@ BEGINNINGS: Final[dict[State, str]] = {
 class SegmentState:
     """What a partition remembers of a segment in the store."""
 
-    __slots__ = ("finished", "first", "last", "left", "priority")
+    __slots__ = ("first", "last", "left", "priority")
 
     def __init__(self, priority: int, first: int, last: int, left: int) -> None:
         self.priority = priority
         self.first = first
         self.last = last
         self.left = left
-        """Tasks of it that are not over."""
-        self.finished: list[int] = []
-        """Those that are over and have no mark yet."""
+        """Tasks of the segment that are not over."""
 
 
 class Ticket(Struct, eq=False):
