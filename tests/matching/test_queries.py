@@ -444,10 +444,10 @@ def test_a_suspected_worker_gets_nothing_until_it_speaks() -> None:
     assert offers[0].value == []
     (one,) = driver.partition.presence.workers.values()
     assert [one.suspected] == [True]
-    assert not driver.partition.presence.anybody
+    assert not driver.partition.presence.count
     driver.offer(1)
     assert [one.suspected] == [False]
-    assert driver.partition.presence.anybody
+    assert driver.partition.presence.count
 
 
 # The tree

@@ -263,7 +263,7 @@ async def test_workers_are_listed_and_told_what_to_do(tmp_path: Path) -> None:
         await person.request(one.workers("offline", "ant"), SECONDS)
         assert (await attending.answer()).order == "offline"
         attending = worker.hold(one.attend("offline"), SECONDS)
-        await until(lambda: not partition_of(one).presence.anybody)
+        await until(lambda: not partition_of(one).presence.count)
         await person.request(one.workers("online", WORKER.hex()[:10]), SECONDS)
         assert (await attending.answer()).order == "online"
         with pytest.raises(UnknownWorker, match="ant"):
@@ -299,7 +299,7 @@ async def test_a_suspected_workers_offers_are_taken_down(tmp_path: Path, partiti
         answer = await gateway.request(one.suspect(partition), SECONDS)
         assert answer.offers == 1  # type: ignore[union-attr]
         assert (await offer.answer()).tasks == []
-        await until(lambda: not partition_of(one).presence.anybody)
+        await until(lambda: not partition_of(one).presence.count)
         found = await gateway.request(one.workers(), SECONDS)
         assert [row.suspected for row in found.workers] == [True]  # type: ignore[union-attr]
         await until(lambda: partition_of(one).offers.slots == 0)

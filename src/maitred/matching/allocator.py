@@ -1,13 +1,13 @@
-"""What gateways ask of a partition: slots for queries.
+"""Gives free slots to the queries of gateways.
 
-Which order holds:
+The order of queries:
 
 - Where queries and offers meet, queries go before tasks, by priority and then by age (`since`), the
   oldest first, whichever gateways they come from.
 - In the tree a query that finds no slot at its own partition goes to the parent at once, and so on
   to the root, where all that wait stand in one line. While a partition has queries away, further
-  ones follow them, and offers that come to it go up at once: nobody at home overtakes those who
-  left. A query can only overtake one that waits at the root by means of a slot that has come to its
+  ones follow them, and offers that come to it go up at once, so that no query at home overtakes
+  those that left. A query can only overtake one that waits at the root with a slot that came to its
   own partition within the last `offer_wait_seconds` and the time of an exchange between two shards.
 - A task of a partition with queries away lets an offer go to the parent for a moment first.
 """
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from maitred.matching.task import Token
 
 AWAY_FIRST_SECONDS = 0.02
-"""So long an offer is for the queries that wait at the parent before it is for tasks at home: an
-exchange between two shards takes less than a millisecond."""
+"""How long an offer is kept for the queries that wait at the parent before tasks at home may have
+it: an exchange between two shards takes less than a millisecond."""
 
 RETRY_SHORTEST = 1.0
 RETRY_LONGEST = 60.0
-"""Seconds after which somebody who was refused for want of room may come again."""
+"""Bounds of the seconds after which a gateway that was refused for want of room may ask again."""
 
 
 class Allocator:
-    """Gives free slots to the gateways that ask for them."""
+    """Reserves free slots for the gateways that ask for them."""
 
     def __init__(self, state: PartitionState) -> None:
         self._key = state.key
@@ -63,22 +63,23 @@ class Allocator:
         self._timers = state.timers
         self._effects = state.effects
         self._proofs: ReservationProofs | None = None
-        """Made for the first reservation that is counted."""
+        """Created with the first reservation that is counted."""
         self.lines = SlotRequestLines()
         self.doubts: Doubts[bytes, bytes] = Doubts()
         """Workers, by session, that refused slots they had offered."""
         self.doubted_until = inf
-        """When a worker may be believed again whose shared slots were passed over."""
+        """When the first worker whose shared slots were passed over may be given queries again."""
         self.allocated = Rate(state.loaded_at)
-        """Slots that were given to queries here."""
+        """Slots that this partition gave to queries."""
         state.timers.register(SlotRequest, ring=self._time_is_up, waits=_is_open)
 
     def request(self, request: SlotRequest, now: float, user_waiting: int | None = None) -> None:
-        """A gateway asks for slots; it hears of them, or why there are none.
+        """Queue a gateway's request for slots. It is answered with slots, or with the reason why
+        there are none.
 
-        Raises `Overloaded` if too many wait already, of all users or of this one, who may have a
-        limit of his own. If there is room for some of them, the gateway will ask for the others
-        again.
+        Raises `Overloaded` if too many queries wait, of all users or of this one, who may have a
+        limit of their own. If there is room for some of the queries, the request is cut to those,
+        and the gateway asks for the others again.
         """
         lines = self.lines
         if lines.total or not self._offers.has(request.slots):
@@ -99,7 +100,7 @@ class Allocator:
             return
         if request.do_not_queue and self._is_root:
             lines.close(request)
-            raise self._nobody_is_free(now)
+            raise self._none_free(now)
         self._timers.set(request.until, request)
 
     def _make_room(
@@ -115,13 +116,15 @@ class Allocator:
         request.slots = min(request.slots, room)
 
     def retry_after(self, waiting: int, now: float) -> float:
-        """Until half of them are served, at the rate at which slots are given out."""
+        """Return in how many seconds half of the waiting queries are served, at the present rate of
+        allocation."""
         rate = self.allocated.per_second(now)
         seconds = waiting / 2 / rate if rate else inf
         return min(max(seconds, RETRY_SHORTEST), RETRY_LONGEST)
 
     def withdraw(self, request: SlotRequest) -> None:
-        """The gateway no longer waits. Slots that neither side has heard of are free again."""
+        """Close a request whose gateway no longer waits. Slots that it was given in this turn, and
+        that neither side has heard of, are free again."""
         away = request.away
         if not self.lines.close(request):
             return
@@ -132,20 +135,20 @@ class Allocator:
         request.given = []
 
     def parent_answered(self, request: SlotRequest, outcome: Sequence[Any] | MaitredError) -> None:
-        """What the parent had for one that was passed on."""
+        """Answer a request that was passed on with the slots or the problem of the parent."""
         if not self.lines.close(request):
-            return  # its slots are free again when their time is up
+            return  # the parent's slots are free again when their reservations expire
         if isinstance(outcome, MaitredError):
             self._effects.append(RefuseSlotRequest(request, outcome))
         else:
             self._effects.append(AllocateSlot(request, (), outcome))
 
     def allocate(self, now: float, most: float = inf) -> float:
-        """Match as many as there are free slots, in the order of both, but no more than `most`;
-        returns how many of those are left."""
+        """Give free slots to the requests, in the order of both, but no more than `most`; return
+        how many of `most` are left."""
         lines, offers, doubts = self.lines, self._offers, self.doubts
         if lines.slots_away:
-            return most  # who comes later follows those who went to the parent
+            return most  # later requests follow those that went to the parent
         if offers.aside:
             self.take_up_offers(now)
         self.doubted_until = inf
@@ -174,7 +177,7 @@ class Allocator:
         return most
 
     def _is_doubted(self, now: float, supply: SharedSupply) -> bool:
-        """Whether the worker refused so many slots lately that it is given none for now."""
+        """Return whether the worker refused so many slots lately that it is given none for now."""
         if self.doubts.room(supply.session, self._workers, now) >= 1:
             return False
         again_at = self.doubts.room_at(supply.session, now)
@@ -184,7 +187,8 @@ class Allocator:
     def _reservation_proof(
         self, token: bytes, offer: WaitingOffer, request: SlotRequest, now: float
     ) -> bytes:
-        """Let the worker prove later, to whichever shard owns this partition, that it has it."""
+        """Return a proof with which the worker shows any later owner of the partition that it has
+        this reservation."""
         proofs = self._proofs
         if proofs is None:
             proofs = self._proofs = ReservationProofs(self._signing_key, self._key)
@@ -194,28 +198,30 @@ class Allocator:
         return proofs.issue(offer.session, request.user, token, expires_at)
 
     def slots_refused(self, tokens: Iterable[bytes], now: float) -> None:
-        """Workers refused these slots, which they had offered."""
+        """Note that workers refused these slots, which they had offered."""
         for token in tokens:
             self.doubts.refused(token, self._workers, now)
 
     @property
     def _workers(self) -> int:
-        """How many there are; only the root hears of those that are busy, or leave."""
+        """The number of workers. Only the root knows of those that are busy or have left."""
         return self._presence.count if self._is_root else len(self._sightings)
 
     def take_up_offers(self, now: float) -> None:
-        """Those that were set aside, as far as their workers may be given something by now."""
+        """Use the offers again that were set aside, as far as their workers may be given queries
+        by now."""
         for session in list(self._offers.aside):
             self._offers.take_up(session, self.doubts.room(session, self._workers, now))
 
     def offers_taken_up_at(self, now: float, *, tasks_wait: bool) -> float:
-        """When some will be for which somebody may wait."""
+        """Return when the next offer that was set aside can be used; infinity if no query or task
+        waits for it."""
         if not (self.lines.slots or tasks_wait):
             return inf
         return min((self.doubts.room_at(one, now) for one in self._offers.aside), default=inf)
 
     def flush(self, now: float) -> None:
-        """Answer those that got something."""
+        """Answer the requests that were given slots in this turn."""
         for request in self.lines.answerable():
             if request.given and self.lines.close(request):
                 self.allocated.count(len(request.given), now)
@@ -224,7 +230,8 @@ class Allocator:
                 request.given = []
 
     def reservations_fall(self, reserved: list[AllocatedSlot], now: float) -> None:
-        """Their offer is gone before anybody heard of them."""
+        """Queue the requests of these reservations again: their offer was withdrawn in the same
+        turn, before a gateway or a worker heard of them."""
         for reservation in reserved:
             self.lines.put_back(reservation)
             self._timers.set(reservation.request.until, reservation.request)
@@ -233,10 +240,10 @@ class Allocator:
         for request in dict.fromkeys(one.request for one in reserved):
             if request.do_not_queue and self._is_root and not request.given:
                 self.lines.close(request)
-                self._effects.append(RefuseSlotRequest(request, self._nobody_is_free(now)))
+                self._effects.append(RefuseSlotRequest(request, self._none_free(now)))
 
     def pass_up(self) -> None:
-        """Those that found nothing here go up the tree."""
+        """Pass the requests that found no slot here on to the parent."""
         lines = self.lines
         if self._is_root or not lines.slots:
             return
@@ -246,13 +253,13 @@ class Allocator:
                 self._effects.append(PassSlotRequest(request))
 
     def tasks_may_be_matched_at(self) -> float:
-        """Until then an offer is for the queries at the parent."""
+        """Return until when the offers are kept for the queries at the parent."""
         first = self._offers.longest_waiting() if self.lines.slots_away else None
         return -inf if first is None else first.since + AWAY_FIRST_SECONDS
 
     def _time_is_up(self, request: SlotRequest, _now: float) -> None:
         if request.given:
-            return  # it is answered in this very turn
+            return  # it is answered at the end of this turn
         away = request.away
         if self.lines.close(request):
             if away:
@@ -262,7 +269,7 @@ class Allocator:
             )
 
     def refuse_all(self, problem: MaitredError) -> None:
-        """All that wait are told."""
+        """Refuse all requests that wait, with this problem."""
         for request in self.lines.unanswered():
             if request.given:
                 continue
@@ -273,28 +280,29 @@ class Allocator:
                 self._effects.append(RefuseSlotRequest(request, problem))
 
     def refuse_without_workers(self, now: float) -> float:
-        """At the root, refuse those that wait for nobody; returns when to look again."""
-        if not self._is_root or not self.lines.slots or self._presence.anybody:
+        """At the root, refuse all requests if no worker has served the queue for
+        `no_worker_seconds`; return when to look again."""
+        if not self._is_root or not self.lines.slots or self._presence.count:
             return inf
         seconds = self._limits.no_worker_seconds
         at = self._presence.seen + seconds
         if now < at:
             return at
-        self.refuse_all(self._nobody_serves())
+        self.refuse_all(self._no_worker())
         return inf
 
-    def _nobody_serves(self) -> NoWorker:
+    def _no_worker(self) -> NoWorker:
         key, seconds = self._key, self._limits.no_worker_seconds
         return NoWorker(
-            f"Nobody serves the queue {key.namespace}/{key.queue}.",
+            f"No worker serves the queue {key.namespace}/{key.queue}.",
             remedy=f"Start a worker for it; queries wait {seconds:g} s for one.",
         )
 
-    def _nobody_is_free(self, now: float) -> MaitredError:
-        """Why one that does not wait gets nothing."""
+    def _none_free(self, now: float) -> MaitredError:
+        """Return the problem of a query that does not wait and finds no free slot."""
         presence = self._presence
-        if not presence.anybody and now >= presence.seen + self._limits.no_worker_seconds:
-            return self._nobody_serves()
+        if not presence.count and now >= presence.seen + self._limits.no_worker_seconds:
+            return self._no_worker()
         return Overloaded(
             "No worker is free, and the query is not to wait.",
             remedy="Come back later, or let it wait.",
@@ -304,11 +312,11 @@ class Allocator:
     # The end
 
     def stop(self) -> None:
-        """Refuse everybody who waits: the node is stopping."""
+        """Refuse all requests that wait: the node is stopping."""
         self.refuse_all(Draining("The node is stopping.", remedy="Ask again later."))
 
     def tokens(self) -> list[Token]:
-        """Return everybody who waits for slots."""
+        """Return the tokens of all requests that wait."""
         return [request.token[0] for request in self.lines.unanswered()]
 
 

@@ -1,4 +1,4 @@
-"""What workers say of the attempts that they were given: how they ended, and which run still."""
+"""Ends and heartbeats of the attempts that workers were given."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from maitred.matching.task_transitions import OwnTasks
 
 DONE, RETURNED = 0, 2
-"""How an attempt ended, as the wire counts it: well, and without having begun."""
+"""How an attempt ended, as the protocol numbers it: done, and returned before it began."""
 
 LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
-"""The failure of an attempt whose worker is gone, as workers put theirs."""
+"""The failure of an attempt whose worker is gone, encoded like the failures of workers."""
 
 
 class Told(Struct, eq=False):
@@ -53,7 +53,7 @@ class Told(Struct, eq=False):
 
 
 class Attempts:
-    """Ends and heartbeats of the partition's own tasks, and leases that end without either."""
+    """Ends attempts at the partition's own tasks, and renews and ends their leases."""
 
     def __init__(
         self, state: PartitionState, own_tasks: OwnTasks, matcher: Matcher, heartbeats: Heartbeats
@@ -71,13 +71,13 @@ class Attempts:
         self._worker_sightings = state.worker_sightings
         self._effects = state.effects
         self.claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
-        """Tasks that are in the store alone and that a worker says it is running, in the order in
-        which the claims end."""
+        """Tasks that are in the store alone and that a worker proved to be running: its holder,
+        worker name, attempt, and when the claim ends; in the order in which the claims end."""
         self.told: dict[int, list[Told]] = {}
-        """Ends of tasks that are in the store alone, by task; they are being looked for."""
+        """Ends of tasks that are in the store alone and are being looked up, by task."""
         self.failed = self.lost = 0
         self.unproven = 0
-        """Attempts that callers spoke of without proving that they were given them."""
+        """Attempts that callers reported without proving that they were given them."""
 
     def finish(
         self,
@@ -86,12 +86,12 @@ class Attempts:
         now: float,
         holder: bytes,
     ) -> tuple[Ticket, list[tuple[int, int, int, bytes]], list[int]]:
-        """Attempts are over: (sequence, attempt, how, body, proof).
+        """End attempts: (sequence, attempt, how, body, proof).
 
         Returns a ticket, the ends of tasks that are not in memory, and the sequence numbers of the
         ends that are refused, because the holder did not prove that it was given the attempt.
         The ticket is settled when everything is safe; the caller takes one part of it off with
-        `release`, when it has looked for the unknown ones in the store.
+        `release`, when it has looked up the unknown tasks in the store.
         """
         ticket = Ticket(token, 1)
         unknown = []
@@ -108,7 +108,7 @@ class Attempts:
                 and task.attempt + 1 == attempt
                 and compare_digest(task.proof, proof)
             ):
-                # As usual: the worker that has the task ends it, and the lease has the proof.
+                # The usual case: the worker that has the task ends it, with the lease's proof.
                 if how == DONE:
                     done += 1
                     own_tasks.end_counted(task, "done", body, ticket, now)
@@ -122,7 +122,7 @@ class Attempts:
         if done:
             own_tasks.finished.count(done, now)
         if unknown:
-            # Told before, perhaps, and over already, but not yet on disk.
+            # A worker may repeat an end that is not on disk yet.
             self._ledger.wait_for_what_is_pending(ticket, now)
         if refused:
             self._refuse_unproven(holder, "FINISH", len(refused))
@@ -138,7 +138,8 @@ class Attempts:
     def finish_again(
         self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, holder: bytes
     ) -> bool:
-        """One that was unknown to `finish`, and is in memory now; False: too late to count."""
+        """End an attempt whose task was unknown to `finish` and is in memory now; return False if
+        the end comes too late to count."""
         sequence, attempt, how, body = end
         task = self._own_tasks.tasks.get(sequence)
         return task is not None and self._finished(task, attempt, how, body, ticket, now, holder)
@@ -146,14 +147,14 @@ class Attempts:
     def tell_when_read(
         self, end: tuple[int, int, int, bytes], ticket: Ticket, holder: bytes
     ) -> Told:
-        """One that was unknown to `finish`: it counts as soon as its task is in memory, however
-        slow whoever looks for it is. Otherwise somebody else would get the task meanwhile."""
+        """Let an end that was unknown to `finish` count as soon as its task is read, even before
+        the look-up ends. Otherwise another worker might be given the task meanwhile."""
         told = Told(end, holder, ticket)
         self.told.setdefault(end[0], []).append(told)
         return told
 
     def told_no_more(self, told: Told) -> None:
-        """Nobody looks for it any more."""
+        """Forget an end whose look-up is over."""
         sequence = told.end[0]
         waiting = self.told.get(sequence, [])
         if told in waiting:
@@ -162,23 +163,23 @@ class Attempts:
                 del self.told[sequence]
 
     def hear_what_was_told(self, task: QueueTask, now: float) -> None:
-        """It is in memory now, and stands where it would stand without a word of anybody."""
+        """Apply the ends that were reported of a task which was just read."""
         if not self.told:
             return
-        # In the order of the attempts: a second one failed after a first one that did.
+        # In the order of the attempts: the second one began after the first one failed.
         for told in sorted(self.told.pop(task.sequence, ()), key=_attempt):
             _, attempt, how, body = told.end
             if task.state is OVER:
-                # The same told twice: the second answer waits as the first one does.
+                # The same end was reported twice: both answers wait for the same commit.
                 self._ledger.wait_for_what_is_pending(told.ticket, now)
                 told.counts = False
             elif self._finished(task, attempt, how, body, told.ticket, now, told.holder):
                 told.counts = True
 
     def catch_up(self, task: QueueTask, attempt: int) -> None:
-        """Somebody has a later attempt than we know of. He got it from whoever owned the partition
-        before us, who knew that the earlier ones had failed, and was lost before that was
-        written. We have given nothing out yet, so he knows better."""
+        """Take over the number of a later attempt than this owner knows of. An earlier owner gave
+        it out after the attempts before it had failed, and was lost before that was written. While
+        this owner recovers it has given nothing out, so the worker's number is right."""
         if (
             self._own_tasks.recovering
             and task.sequence < self._own_tasks.first_sequence
@@ -197,7 +198,8 @@ class Attempts:
         now: float,
         holder: bytes,
     ) -> bool:
-        """The holder was given this attempt, and ends it. False: it comes too late to count."""
+        """End the attempt, which the holder was given; return False if the end comes too late to
+        count."""
         self.catch_up(task, attempt)
         given = task.state is GIVEN
         if not given or attempt != task.attempt + 1:
@@ -206,16 +208,17 @@ class Attempts:
                 and (not given or task.holder == holder or attempt > task.attempt + 1)
                 and attempt > task.reported
             ):
-                # Given up for lost, or given out before a crash: done is done all the same. So is
-                # a later attempt than the one that another worker is said to have: that one is
-                # over. So is an earlier attempt of the worker that was given the next one: it was
-                # stopped for longer than the lease, and has finished what it had.
+                # The attempt was given up for lost, or given out before a crash, and is done all
+                # the same. That also holds for a later attempt than the one that another worker is
+                # said to have, which then is over; and for an earlier attempt of the worker that
+                # was given the next one: it was stopped for longer than the lease, and has
+                # finished the attempt that it had.
                 self._own_tasks.end(task, "done", body, ticket, now)
                 return True
             if attempt != task.attempt + 1:
                 return False
             if task.state is AWAY:
-                # Its worker is faster than the parent's word of who that is.
+                # The end arrives before the parent's answer says which worker has the task.
                 if how == RETURNED:
                     self._away.given_back_early(task)
                     return True
@@ -224,7 +227,7 @@ class Attempts:
                 self._backlog.left(task)
                 task.state = ON_CLAIM[task.state]
             elif task.state is WAITING and task.sequence < self._own_tasks.first_sequence:
-                # Its time had come under whoever owned this partition before us.
+                # An earlier owner gave it out when it was due.
                 task.state = ON_CLAIM[task.state]
             else:
                 return False
@@ -269,8 +272,9 @@ class Attempts:
         until: float,
         now: float,
     ) -> None:
-        """These run still: (sequence, attempt, proof). The token hears of news, or that there are
-        none until then; a holder that proves nothing is answered at once, and nothing else."""
+        """Renew the leases of attempts that still run: (sequence, attempt, proof). The token is
+        answered when there is news of them, or at `until`. A holder that proves nothing is answered
+        at once, and changes nothing."""
         lost: list[int] = []
         revoked: list[int] = []
         proven = refused = 0
@@ -292,7 +296,7 @@ class Attempts:
                 and attempt == task.attempt + 1
                 and sequence < self._own_tasks.first_sequence
             ):
-                # Given out by whoever owned this partition before us.
+                # An earlier owner gave it out.
                 if task.state is READY:
                     self._backlog.left(task)
                 task.state = ON_CLAIM[task.state]
@@ -318,14 +322,15 @@ class Attempts:
             self._heartbeats.wait(token, holder, until)
 
     def claim(self, sequence: int, holder: bytes, attempt: int, now: float) -> bool:
-        """Whether the task may be theirs as soon as it is read: then they say again what they have
-        to say of it."""
+        """Keep a task for its holder until it is read, if the store may have it; the holder then
+        reports again. Return whether it is kept."""
         return self._may_claim(sequence, holder, "", attempt, now + self._settings.lease_seconds)
 
     def _may_claim(
         self, sequence: int, holder: bytes, worker: str, attempt: int, until: float
     ) -> bool:
-        """Whether the store may have it, so that it is theirs when it is read."""
+        """Note the claim of a holder to a task that the store may have; return whether it is
+        noted."""
         old = sequence < self._own_tasks.first_sequence
         unread = self._backlog.any_unread or self._later.known_until < inf
         if not (old and unread):
@@ -336,13 +341,14 @@ class Attempts:
         ):
             return False
         if known is None and len(self.claims) >= self._ledger.stored:
-            return False  # the store does not have so many: most of them are over
+            return False  # the store has fewer tasks than that: most of them are over
         self.claims[sequence] = (holder, worker, attempt, until)
         self.claims.move_to_end(sequence)
         return True
 
     def claimed(self, task: QueueTask, now: float) -> bool:
-        """Whether a worker said that it runs a task that was just read: then the worker has it."""
+        """Give a task that was just read to the worker that claims to run it; return False if
+        there is none."""
         claim = self.claims.pop(task.sequence, None)
         if claim is None or claim[3] <= now:
             return False
@@ -354,13 +360,13 @@ class Attempts:
         return True
 
     def claim_no_more(self, sequence: int, holder: bytes) -> None:
-        """It was looked for, and is theirs no longer: others may need the room."""
+        """Forget the claim of a holder to a task that was looked up."""
         known = self.claims.get(sequence)
         if known is not None and known[0] == holder:
             del self.claims[sequence]
 
     def leases_end(self, now: float) -> None:
-        """Give up attempts whose workers were not heard of, and claims that nobody renewed."""
+        """End the leases and claims whose workers have not renewed them in time."""
         leases = self._own_tasks.leases
         silent = set()
         while leases:
@@ -372,8 +378,8 @@ class Attempts:
             silent.add(task.holder)
             self._own_tasks.try_again(task, "lost", LOST, None, now)
         if silent:
-            # What a worker offered before it fell silent would only swallow more; one that lives
-            # asks again.
+            # Offers from before a worker fell silent would only take more tasks. A worker that
+            # lives offers again.
             heard = now - self._settings.lease_seconds
             for offer in self._offers.unanswered():
                 if offer.holder in silent and offer.since <= heard:
@@ -385,7 +391,7 @@ class Attempts:
             claims.popitem(last=False)
 
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
-    """By how an attempt ended, as the wire counts it."""
+    """By how an attempt ended, as the protocol numbers it."""
 
 
 def _attempt(told: Told) -> int:

@@ -1,4 +1,4 @@
-"""The tasks that wait for an offer, in their order, as many of them as fit into the buffer.
+"""The backlog: tasks that wait for an offer, in order, as many of them as fit into the buffer.
 
 Each priority is a line of its own. The front of a line is in memory. When a line is longer than the
 buffer, in tasks or in bytes, its rest is in the store alone: new tasks are *parked*, which means
@@ -29,12 +29,12 @@ class Reading(NamedTuple):
     after: int
     tasks: int
     most_bytes: int
-    """Of bodies: as few segments are read as reach this, or that many tasks."""
+    """Bytes of bodies. The read ends with the segment that reaches this, or that many tasks."""
     known: int
-    """The highest segment that was in the store when this was asked."""
+    """The highest segment that the store had when the read was asked for."""
 
     def is_all(self, found: Sequence[tuple[Segment, frozenset[int]]]) -> bool:
-        """Whether the store had no more: what was found reaches neither end."""
+        """Return whether the store had no more: the segments reach neither of both limits."""
         return (
             sum(segment.tasks for segment, _ in found) < self.tasks
             and sum(len(segment.body) for segment, _ in found) < self.most_bytes
@@ -60,25 +60,26 @@ class Line:
     def __init__(self, known: int, memory: TaskMemory) -> None:
         self._memory = memory
         self.tasks: OrderedDict[QueueTask, None] = OrderedDict()
-        """Those that wait, but for those who came back."""
+        """Tasks that wait, except those that came back."""
         self.bytes = 0
-        """Payloads of all that are READY."""
+        """Payloads of all tasks that are READY."""
         self._places = 0
         self.back: set[QueueTask] = set()
-        """Those that came back, and stand before all others."""
+        """Tasks that came back, and go before all others."""
         self._returned: list[tuple[int, int, QueueTask]] = []
-        """The same in the order in which they came in the first place; some may have left."""
+        """Heap of the tasks that came back, by their original place; some may have left."""
         self.cursor = 0
-        """Every segment up to this one has been read, or came from memory."""
+        """The first number of a segment. All segments up to it have been read, or were written
+        from tasks that stayed in memory."""
         self.known = known
         """The highest segment in the store that may not have been read."""
         self.parked: dict[int, QueueTask] = {}
-        """Not written yet, and behind what is in the store."""
+        """New tasks that are not written yet, and follow those in the store."""
         self.reading = False
 
     @property
     def waiting(self) -> int:
-        """Those that are READY."""
+        """The number of tasks that are READY."""
         return len(self.tasks) + len(self.back)
 
     def push(self, task: QueueTask) -> None:
@@ -90,7 +91,7 @@ class Line:
         self._memory.used += size
 
     def extend(self, tasks: Iterable[QueueTask]) -> None:
-        """Push them all, in their order."""
+        """Push tasks, in their order."""
         line, place, size = self.tasks, self._places, 0
         for task in tasks:
             place += 1
@@ -101,7 +102,7 @@ class Line:
         self._count(size)
 
     def push_back(self, task: QueueTask) -> None:
-        """To the place that it had."""
+        """Put a task that came back at its original place."""
         self._places += 1
         self.back.add(task)
         self._count(len(task.payload))
@@ -117,7 +118,7 @@ class Line:
             del self.tasks[task]
 
     def first(self) -> QueueTask:
-        """Whose turn it is, if there is anybody."""
+        """Return the next task; there must be one."""
         returned = self._returned
         while returned:
             task = returned[0][2]
@@ -127,7 +128,7 @@ class Line:
         return next(iter(self.tasks))
 
     def pop_back(self) -> QueueTask:
-        """Take out the first of those that came back; the caller counts its bytes."""
+        """Take out the first task that came back; the caller counts its bytes."""
         task = self.first()
         heappop(self._returned)
         self.back.remove(task)
@@ -147,7 +148,7 @@ class Line:
 
     @property
     def on_disk(self) -> bool:
-        """Whether a part of the line is in the store alone, or about to be."""
+        """Whether tasks of the line are in the store alone, or about to be."""
         return self.known > self.cursor or bool(self.parked)
 
 
@@ -172,7 +173,7 @@ class Backlog:
         """Tasks in memory that wait for an offer."""
 
     def _most_bytes(self, line: Line) -> int:
-        """What the line may have in memory now."""
+        """Return how many bytes the line may have in memory now."""
         return self._memory.share(self._buffer_bytes, line.bytes)
 
     def forget(self) -> None:
@@ -181,7 +182,7 @@ class Backlog:
             line.forget()
 
     def parks(self, priority: int) -> bool:
-        """Whether a new task of this priority has to wait behind others in the store."""
+        """Return whether a new task of this priority has to wait behind others in the store."""
         line = self.lines[priority]
         return (
             line.on_disk
@@ -191,25 +192,25 @@ class Backlog:
         )
 
     def park(self, priority: int, tasks: dict[int, QueueTask]) -> None:
-        """These are in memory only until they are written; by their sequence numbers, rising."""
+        """Keep new tasks only until they are written; by their sequence numbers, rising."""
         line = self.lines[priority]
         if tasks and not line.on_disk:
             line.cursor = max(line.cursor, next(iter(tasks)) - 1)
         line.parked.update(tasks)
 
     def unparked(self, task: QueueTask) -> None:
-        """It is over before its turn has come."""
+        """Forget a parked task that is over."""
         self.lines[task.priority].parked.pop(task.sequence, None)
 
     def parked_stored(self, priority: int, first: int, tasks: list[QueueTask]) -> None:
-        """These are in the store now: they are read again when it is their turn."""
+        """Forget parked tasks that were written: they are read again when it is their turn."""
         line = self.lines[priority]
         line.known = max(line.known, first)
         for task in tasks:
             line.parked.pop(task.sequence, None)
 
     def push(self, task: QueueTask) -> None:
-        """At the end of its line."""
+        """Append a task to its line."""
         self.lines[task.priority].push(task)
         self.ready += 1
 
@@ -221,23 +222,23 @@ class Backlog:
         self.ready += len(line.tasks) - before
 
     def push_back(self, task: QueueTask) -> None:
-        """It stands where it stood."""
+        """Put a task that came back at its original place in its line."""
         self.lines[task.priority].push_back(task)
         self.ready += 1
 
     def left(self, task: QueueTask) -> None:
-        """It is READY no longer, without having been popped; the caller changes its state."""
+        """Take out a task that is READY; the caller changes its state."""
         self.lines[task.priority].left(task)
         self.ready -= 1
 
     def first(self) -> QueueTask | None:
-        """Whose turn it is."""
+        """Return the next task, if any."""
         if not self.ready:
             return None
         return next(line.first() for line in self.lines if line.waiting)
 
     def pop(self) -> QueueTask:
-        """The first, which there must be; the caller changes its state."""
+        """Take out the next task, which there must be; the caller changes its state."""
         for line in self.lines:
             if line.back:
                 task = line.pop_back()
@@ -250,24 +251,24 @@ class Backlog:
             self._memory.used -= size
             self.ready -= 1
             return task
-        raise LookupError("nobody waits")
+        raise LookupError("the backlog is empty")
 
     def waiting(self) -> Iterator[QueueTask]:
-        """All that are READY, in their order."""
+        """Yield all tasks that are READY, in their order."""
         for line in self.lines:
             yield from line
 
     def room(self, priority: int) -> bool:
-        """Whether tasks that become due may join the line."""
+        """Return whether tasks that become due may join the line."""
         line = self.lines[priority]
         return line.waiting < 2 * self._buffer and line.bytes < 2 * self._most_bytes(line)
 
     # Reading
 
     def wanted(self) -> Reading | None:
-        """What to read next, if a line runs short; asked once until it is answered."""
+        """Return what to read next, if a line runs short. Each line has one read at a time."""
         for priority, line in enumerate(self.lines):
-            if line.known <= line.cursor:  # first, since it is so of most lines most of the time
+            if line.known <= line.cursor:  # checked first: it holds for most lines
                 continue
             if line.reading or line.waiting > self._buffer // 2:
                 continue
@@ -281,7 +282,7 @@ class Backlog:
     def was_read(
         self, reading: Reading, last_first: int | None, *, all_of_it: bool
     ) -> list[QueueTask]:
-        """Segments up to `last_first` are in memory now. Returns parked tasks whose turn it is.
+        """Note that segments up to `last_first` are in memory; return parked tasks that follow.
 
         `all_of_it` says that the store had no more when it was asked.
         """
@@ -294,9 +295,9 @@ class Backlog:
         return self.caught_up(reading.priority)
 
     def caught_up(self, priority: int) -> list[QueueTask]:
-        """If nothing more is in the store alone, those that were to follow are next.
+        """If no tasks of the line are in the store alone, return the parked tasks: they are next.
 
-        Unless they are too large to stay in memory: then they are read when they are written.
+        Parked tasks that are too large for the memory are written and read again instead.
         """
         line = self.lines[priority]
         if line.known > line.cursor or not line.parked:
@@ -310,17 +311,17 @@ class Backlog:
         return following
 
     def read_failed(self, reading: Reading) -> None:
-        """It may be asked for again."""
+        """Allow the line to be read again."""
         self.lines[reading.priority].reading = False
 
     def unread(self, priority: int, first: int) -> bool:
-        """Whether the tasks of a segment are in the store alone."""
+        """Return whether the tasks of a segment are in the store alone."""
         line = self.lines[priority]
         return line.cursor < first <= line.known
 
     @property
     def reading(self) -> bool:
-        """Whether the store was asked for more, and has not answered."""
+        """Whether a read of segments is under way."""
         return any(line.reading for line in self.lines)
 
     @property

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SetAsideRows:
-    """Sets rows aside that cannot be read, and brings them back for an operator."""
+    """Sets aside rows that cannot be read, and brings them back for an operator."""
 
     def __init__(self, state: PartitionState, own_tasks: OwnTasks) -> None:
         self._own_tasks = own_tasks
@@ -53,7 +53,8 @@ class SetAsideRows:
         return news
 
     def may_hold(self, sequence: int) -> bool:
-        """Whether a row that was set aside since this partition was loaded may hold the task."""
+        """Return whether a row that was set aside since the partition was loaded may hold the
+        task."""
         return any(
             row.first <= sequence <= row.last and sequence not in row.over
             for row in self._rows.values()
@@ -62,7 +63,7 @@ class SetAsideRows:
     def set_aside_segment(
         self, segment: Segment, over: Collection[int], reason: str, now: float
     ) -> None:
-        """Set a segment aside that cannot be read; these tasks of it are over."""
+        """Set aside a segment that cannot be read; the tasks in `over` are over."""
         try:
             records = decode_records(segment, trusting=True)
             left = sum(record.sequence not in over for record in records)
@@ -84,7 +85,7 @@ class SetAsideRows:
         self._set_aside(row, now)
 
     def set_aside_later(self, later: Later, reason: str, now: float) -> None:
-        """Set the row of a task aside that waits for its time."""
+        """Set aside the row of a delayed task that cannot be read."""
         self._later.row_over(later.sequence)
         noticed = now + self._ledger.wall
         one = later.sequence
@@ -92,7 +93,7 @@ class SetAsideRows:
         self._set_aside(row, now)
 
     def set_aside_dead(self, dead: Dead, reason: str, now: float) -> None:
-        """Set a dead letter aside that cannot be read."""
+        """Set aside a dead letter that cannot be read."""
         one, noticed = dead.sequence, now + self._ledger.wall
         row = Damaged(
             *("dead", one, one, 0, 0, dead.died_at, noticed, dead.reason, reason, (), dead.body)

@@ -1,5 +1,5 @@
-"""Items that wait in lines, one line a namespace, and are taken in turns: a long line delays only
-those who stand in it. Pure."""
+"""Items that wait in lines, one line per namespace, and are taken in turns: a long line delays only
+its own items."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _Item = TypeVar("_Item")
 
 
 class FairLines(Generic[_Item]):
-    """Within a line, first come is first served."""
+    """Lines of items that are served in rotation; within a line, in the order of arrival."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[_Item]] = OrderedDict()
-        """Only those with items; the next one to be served first."""
+        """Lines that have items, in the order in which they are served."""
 
     def __bool__(self) -> bool:
         return bool(self._lines)

@@ -1,4 +1,4 @@
-"""How long partitions that are in the store alone have been so: which queues to forget. Pure.
+"""How long partitions have been in the store alone, to decide which queues to forget.
 
 The store does not say when a partition was last used. The shard that owns it looks at the rows from
 time to time. A row whose range id is the same as before was not used in between. After a restart
@@ -25,7 +25,7 @@ class Idleness:
         """Whether the last pass saw rows that no shard has in memory, or one was let go since."""
 
     def seen(self, key: PartitionKey, range_id: int, now: float) -> float:
-        """The row is there and nobody has it in memory; return for how many seconds so far."""
+        """Note a row whose partition no shard has in memory; return for how many seconds."""
         known = self._before.get(key)
         if known is None or known[0] != range_id:
             known = (range_id, now)
@@ -33,14 +33,15 @@ class Idleness:
         return now - known[1]
 
     def pass_ends(self) -> None:
-        """Forget those that were not seen in this pass."""
+        """Forget the rows that were not seen in this pass."""
         self._before, self._now = self._now, {}
         self.waiting = bool(self._before)
 
 
 def is_as_new(counts: PartitionCounts | None, settings: Queue) -> bool:
-    """Whether a new queue would have the same counts, so that deleting its row changes nothing.
+    """Return whether a new queue would have the same counts, so that deleting the row changes
+    nothing.
 
-    What a person or the load has changed stays until a person deletes the queue.
+    Counts that an operator or the load has changed stay until an operator deletes the queue.
     """
     return counts is None or counts.read == counts.write == settings.partitions

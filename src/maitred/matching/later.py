@@ -1,10 +1,10 @@
-"""The tasks that wait for their time: the next ones in memory, the others in the store.
+"""Tasks that wait until they are due: the next ones in memory, the others in the store.
 
-All that are due before `known_until` are in memory. What is due after it is read when the time
-comes near. If too many are in memory, those that are due last are left to the store again.
+All tasks that are due before `known_until` are in memory. Later ones are read when the time comes
+near. If too many are in memory, those that are due last are left to the store again.
 
-A read may find rows of tasks that are over: they are crossed out with the next commit, or were
-while the read was under way. Such rows are remembered, and passed over.
+A read may find rows of tasks that are over: rows that the next commit deletes, or that a commit
+deleted while the read was under way. `LaterTasks` remembers such tasks and skips their rows.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from maitred.matching.task_memory import TaskMemory
 
 HORIZON_SECONDS = 60.0
-"""So far ahead tasks are read from the store."""
+"""How far ahead tasks are read from the store."""
 
 MARGIN_SECONDS = 10.0
-"""So long before the end of what is known the next ones are read."""
+"""How long before `known_until` the next tasks are read."""
 
 ROW_BYTES = 128
-"""What the row of a task has besides its payload and its failure, at most."""
+"""Most bytes that the row of a task has besides its payload and its failure."""
 
 Entry = tuple[float, int, "QueueTask"]
 
 
 class LaterTasks:
-    """For each priority a heap, by the moment when they are due.
+    """Delayed tasks and retries: one heap per priority, ordered by the moment when tasks are due.
 
-    Apart from each other: a line that is full keeps no other from growing.
+    The priorities are separate, so that a line that is full does not keep tasks out of the others.
     """
 
     def __init__(self, buffer: int, buffer_bytes: int, memory: TaskMemory, *, stored: bool) -> None:
@@ -46,31 +46,31 @@ class LaterTasks:
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
         self.bytes = 0
-        """Payloads of all that are here."""
+        """Payloads of all tasks in memory that wait until they are due."""
         self._further_bytes = 0
-        """To be read besides, since the last read found nothing that was not known."""
+        """Bytes to read in addition, because the last read found only rows that were known."""
         self.known_until = -inf if stored else inf
-        """Nothing in the store is due before this that is not here."""
+        """All tasks in the store that are due before this are in memory."""
         self.reading = False
         self._over: dict[int, float] = {}
-        """Tasks whose rows a read may still find, though they are over; and the number of the
-        commit that crossed the row out, or infinity."""
+        """Tasks that are over and whose rows a read may still find; and the number of the commit
+        that deleted the row, infinity until then."""
         self._commits = 0
         self._lookups: dict[object, int] = {}
-        """Questions to the store that are under way, and how many commits there were when each
-        began; the oldest first."""
+        """Reads that are under way, the oldest first, and how many commits had ended when each
+        began."""
 
     def __len__(self) -> int:
         return sum(map(len, self._heaps))
 
     def add(self, task: QueueTask) -> None:
-        """It waits here."""
+        """Let a task wait in memory until it is due."""
         self._over.pop(task.sequence, None)
         heappush(self._heaps[task.priority], (task.due, task.sequence, task))
         self._count(len(task.payload))
 
     def first(self, room: Callable[[int], bool]) -> QueueTask | None:
-        """Who is due first, of those whose line has room."""
+        """Return the task that is due first, of the priorities whose line has room."""
         found: Entry | None = None
         for priority, heap in enumerate(self._heaps):
             if not heap:
@@ -82,7 +82,7 @@ class LaterTasks:
         return None if found is None else found[2]
 
     def pop(self, task: QueueTask) -> None:
-        """The first leaves."""
+        """Take out the first task of its priority."""
         heappop(self._heaps[task.priority])
         self._count(-len(task.payload))
 
@@ -96,11 +96,12 @@ class LaterTasks:
 
     @property
     def _most_bytes(self) -> int:
-        """What may be in memory now."""
+        """How many bytes may be in memory now."""
         return self._memory.share(self._buffer_bytes, self.bytes)
 
     def shrink(self, unwritten: Collection[int]) -> list[QueueTask]:
-        """If there are too many: those that are due last and are in the store as they are here."""
+        """If there are too many tasks in memory, take out and return those that are due last and
+        that the store has in their present form; `unwritten` are tasks whose rows are pending."""
         most_bytes = self._most_bytes
         if self.reading or (len(self) <= 2 * self._buffer and self.bytes <= 2 * most_bytes):
             return []
@@ -129,18 +130,18 @@ class LaterTasks:
     # Rows of tasks that are over
 
     def row_over(self, sequence: int) -> None:
-        """The task is over, and the store has a row of it, or may have soon."""
+        """Remember that a task is over whose row the store has, or may have soon."""
         self._over[sequence] = inf
 
     def is_over(self, sequence: int) -> bool:
-        """Whether a row that was found means nothing any more."""
+        """Return whether a row that a read found belongs to a task that is over."""
         return sequence in self._over
 
     def rows_crossed_out(self, not_yet: Collection[int]) -> None:
-        """A commit has ended; these are still to be crossed out.
+        """Note that a commit has ended; the rows in `not_yet` are still to be deleted.
 
-        Who asked the store before may hear of the others a little later: they are forgotten when
-        no such question is under way any more.
+        A read that began before the commit may still find the deleted rows, so those tasks are
+        remembered until no such read is under way.
         """
         self._commits += 1
         if not self._over:
@@ -172,7 +173,7 @@ class LaterTasks:
     # Reading
 
     def _enough(self) -> bool:
-        """First those that are here, and that are due before any that are not."""
+        """Return whether memory is full of tasks that are due before any in the store."""
         is_full = len(self) >= self._buffer or self.bytes >= self._most_bytes
         return is_full and self._next() <= self.known_until
 
@@ -181,7 +182,7 @@ class LaterTasks:
         return inf if first is None else first.due
 
     def read_wanted(self, now: float) -> float:
-        """The moment up to which to read now; 0 if there is no need."""
+        """Begin a read if one is needed: return the moment up to which to read, else 0."""
         if self.reading or self.known_until - MARGIN_SECONDS > now or self._enough():
             return 0.0
         self.reading = True
@@ -189,21 +190,21 @@ class LaterTasks:
         return now + HORIZON_SECONDS
 
     def knows_all(self) -> None:
-        """The store has nothing at all."""
+        """Note that the store has no tasks."""
         self.known_until = inf
 
     def read_wanted_at(self) -> float:
-        """When the next read is due."""
+        """Return when the next read is due."""
         if self.reading or self.known_until == inf or self._enough():
             return inf
         return self.known_until - MARGIN_SECONDS
 
     def read_size(self, in_memory: int) -> int:
-        """How many rows to read, so that a buffer full of them is new."""
+        """Return how many rows to read, so that a buffer full of them is new."""
         return self._buffer + in_memory + len(self._over)
 
     def read_bytes(self, in_memory: Iterable[QueueTask]) -> int:
-        """The same for the bytes of their bodies: those that are known are found again."""
+        """Return how many bytes of bodies to read: tasks in memory are found again."""
         known = sum(
             len(task.payload) + len(task.failure) + ROW_BYTES
             for task in in_memory
@@ -212,20 +213,20 @@ class LaterTasks:
         return self._most_bytes + known + self._further_bytes
 
     def read_ended(self) -> None:
-        """There is an answer, or there will be none."""
+        """Note that the read was answered or failed."""
         self.reading = False
         self.lookup_ends(self)
 
     def was_read(self, until: float, *, any_new: bool) -> None:
-        """Everything before the moment is here."""
+        """Note that all tasks due before `until` are in memory."""
         self.read_ended()
         if any_new or until > self.known_until:
             self._further_bytes = 0
-        else:  # rows of tasks that are over, and larger than all that was to be read
+        else:  # only rows of tasks that are over, which filled the whole read
             self._further_bytes = 2 * self._further_bytes + self._buffer_bytes
         self.known_until = max(self.known_until, until)
 
 
 def _waits(entry: Entry) -> bool:
-    """Whether the entry is still true."""
+    """Return whether the entry's task still waits until this moment."""
     return entry[2].state is WAITING and entry[2].due == entry[0]

@@ -1,10 +1,10 @@
-"""What a partition has to write down, gathered until the next group is committed.
+"""Changes that a partition has to persist, gathered until the next group commit.
 
-A new task is *fresh*. One that nobody has taken is written with the next group. One that a worker
-has got already may wait a little (`hold`): if it ends first, nothing of it is ever written.
+A new task is *fresh* and written with the next commit. If a worker has it already, the write may be
+held for a little (`hold`): if the task ends first, it is never written.
 
-`take` makes one batch of everything that is to be written now; one batch at a time is under way.
-What happens to a task while a batch has it waits for the end of the batch.
+`take` makes one batch of everything that has to be written now; one batch at a time is under way.
+Changes of a task that the batch under way has are deferred until that batch ends.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from maitred.routing.counts import PartitionCounts
 
 SEGMENT_TASKS: Final = 1_000
-"""No segment has more. Half of what a partition has in memory: a read that reaches what it wants
-with its last segment does not go far beyond."""
+"""Most tasks of a segment. That is half of what a partition has in memory, so that a read that ends
+with a whole segment does not exceed its limit by much."""
 
 SEGMENT_BYTES: Final = 2**20
-"""Nor payloads of more, unless it is of one task: segments are read whole. A row this large costs
-a store what its bytes cost; smaller ones would cost it more rows."""
+"""Most bytes of payloads of a segment, unless it has one task. Segments are read whole. With rows
+this large the number of bytes determines the store's cost; smaller ones would cost it more rows."""
 
 
 class Pending(Struct, eq=False):
@@ -96,7 +96,7 @@ class Pending(Struct, eq=False):
         )
 
     def follow(self, older: Pending) -> None:
-        """These came after `older`, which could not be written: they become one."""
+        """Put the changes of `older`, which could not be written, before these."""
         for segment, sequences in self.marked.items():
             older.marked.setdefault(segment, []).extend(sequences)
         self.marked = older.marked
@@ -123,7 +123,7 @@ class Written(NamedTuple):
     state: SegmentState
     members: list[QueueTask]
     parked: bool
-    """Whether its tasks are in the store alone as soon as it is written."""
+    """Whether its tasks leave memory as soon as it is written."""
 
 
 class Batch(NamedTuple):
@@ -135,18 +135,18 @@ class Batch(NamedTuple):
 
 
 class Ledger:
-    """What is written, what is being written, and what is not yet."""
+    """Knows which changes of a partition are written, being written, and still to be written."""
 
     def __init__(self, key: PartitionKey, range_id: int, stored: int, wall: float = 0.0) -> None:
         self.key = key
         self.range_id = range_id
         self.stored = stored
-        """Tasks that the store has."""
+        """The number of tasks that the store has."""
         self.wall = wall
-        """What to add to the loop's time for the wall clock's."""
+        """Added to the loop's time, gives the wall clock's."""
         self.fresh: dict[int, QueueTask] = {}
         self.held: OrderedDict[int, QueueTask] = OrderedDict()
-        """Fresh too, but with a worker; in the order of `hold_until`."""
+        """Fresh tasks that a worker has and whose write is held; in the order of `hold_until`."""
         self.pending = Pending()
         self.under_way: Batch | None = None
         self._highest = [0] * PRIORITIES
@@ -158,39 +158,39 @@ class Ledger:
     # New tasks
 
     def add(self, tasks: dict[int, QueueTask]) -> None:
-        """These, by their sequence numbers, have to be written as soon as can be."""
+        """Have new tasks, by their sequence numbers, written with the next commit."""
         self.fresh.update(tasks)
 
     def hold(self, task: QueueTask, until: float) -> None:
-        """A worker has got it, or is about to: its writing may wait."""
+        """Hold the write of a fresh task that a worker has, or is about to get."""
         sequence = task.sequence
         if self.fresh.pop(sequence, None) is not None or self.held.pop(sequence, None) is not None:
             task.hold_until = until
             self.held[sequence] = task
 
     def hold_again(self, task: QueueTask, until: float) -> None:
-        """A commit that had it failed, and a worker has it."""
+        """Hold the write of a task that a worker has and whose commit failed."""
         task.hold_until = until
         self.held[task.sequence] = task
 
     def hurry(self, task: QueueTask) -> None:
-        """No worker has it any more: it has to be written as soon as can be."""
+        """Have a held task that came back written with the next commit."""
         if self.held.pop(task.sequence, None) is not None:
             self.fresh[task.sequence] = task
 
     def drop(self, task: QueueTask) -> None:
-        """Write nothing of it: it was refused."""
+        """Forget a task that was refused: it is not written."""
         sequence = task.sequence
         self.fresh.pop(sequence, None)
         self.held.pop(sequence, None)
         self.pending.later.pop(sequence, None)
 
-    # What becomes of them
+    # Changes
 
     def remove(self, task: QueueTask, ticket: Ticket | None, now: float) -> bool:
-        """Remove a task that is over. The ticket, if any, waits until the store knows.
+        """Remove a task that is over. The ticket, if any, waits until that is written.
 
-        False if the task was never written: then the store need not know of it.
+        Return False if the task was never written, so that nothing has to be.
         """
         sequence = task.sequence
         if task.writing:
@@ -204,7 +204,7 @@ class Ledger:
             self._removed(task, now)
             self._wait_for(ticket)
             return True
-        # A row of its own may be waiting to be written, since a commit that had it failed.
+        # A row of its own may be pending, because a commit that had it failed.
         self.pending.later.pop(sequence, None)
         return False
 
@@ -233,14 +233,14 @@ class Ledger:
     def remove_unread(
         self, segment: SegmentState, sequence: int, ticket: Ticket | None, now: float
     ) -> None:
-        """A task that is in the store alone is over."""
+        """Remove a task that is over and that only its segment has."""
         self._cross_out(segment, sequence)
         self.pending.ends.add(sequence)
         self._wait_for(ticket)
         self._touch(now)
 
     def postpone(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
-        """It gets a row of its own, found when it is due."""
+        """Give a task a row of its own, which is read when it is due."""
         self._wait_for(ticket)
         if task.writing:
             self._deferred.append((self._postponed, task))
@@ -263,25 +263,25 @@ class Ledger:
         self._touch(now)
 
     def bury(self, task: QueueTask, reason: str, now: float) -> None:
-        """It becomes a dead letter."""
+        """Write a dead letter of the task."""
         body = encode_record(self.record(task))
         self.pending.dead.append(Dead(task.sequence, now + self.wall, reason, body))
         self.pending.ends.add(task.sequence)
         self._touch(now)
 
     def keep_result(self, sequence: int, seconds: float, body: bytes, now: float) -> None:
-        """The result outlives the process."""
+        """Write a result, which the store keeps for so many seconds."""
         self.pending.results[sequence] = Result(sequence, now + self.wall + seconds, body)
         self._touch(now)
 
     def forget_result(self, sequence: int, now: float) -> None:
-        """The task is not over after all: a result that the store may have expires at once."""
+        """Let a result that the store may have expire at once: its task runs again."""
         self.pending.results[sequence] = Result(sequence, 0.0, b"")
         self._touch(now)
 
     def tell_when_written(self, sequence: int, token: Token, ended: Ended) -> bool:
-        """Tell the token when the end of the task is on disk, which is then soon; False if nothing
-        of it has to be written any more, so that the token can be told now."""
+        """Tell the token when the end of the task is on disk, and hurry the commit; return False if
+        the end need not be written any more, so that the token can be told now."""
         if sequence in self.pending.ends:
             self.pending.answers.append(Tell(token, ended))
             self._urgent = True
@@ -292,7 +292,7 @@ class Ledger:
         return True
 
     def is_ending(self, sequence: int) -> bool:
-        """Whether the task is over, and its end has to be written and is not on disk."""
+        """Return whether the end of the task still has to be written."""
         return any(sequence in pending.ends for pending in self.all_pending())
 
     def unwritten_result(self, sequence: int) -> Result | None:
@@ -306,7 +306,7 @@ class Ledger:
         return next((row for row in rows if row.sequence == sequence), None)
 
     def is_dead_going(self, sequence: int) -> bool:
-        """Whether the dead letter is crossed out, though the store may not know yet."""
+        """Return whether the deletion of the dead letter still has to be written."""
         return any(sequence in pending.dead_gone for pending in self.all_pending())
 
     def forget_dead(self, sequence: int, ticket: Ticket | None, now: float) -> None:
@@ -316,25 +316,25 @@ class Ledger:
         self._touch(now)
 
     def set_aside(self, row: Damaged, now: float) -> None:
-        """A row that cannot be read leaves its place and is kept for a person."""
+        """Move a row that cannot be read to the table of damaged rows."""
         self.pending.damaged.append(row)
         self._touch(now)
 
     def forget_damaged(
         self, kind: DamagedKind, first: int, ticket: Ticket | None, now: float
     ) -> None:
-        """A person dropped a row that was set aside, or brought it back."""
+        """Delete a row that was set aside: an operator dropped it or brought it back."""
         self.pending.damaged_gone.append((kind, first))
         self._wait_for(ticket)
         self._urgent = True
         self._touch(now)
 
     def is_damaged_going(self, kind: DamagedKind, first: int) -> bool:
-        """Whether a person has decided on the row, though the store may not know yet."""
+        """Return whether the deletion of a damaged row still has to be written."""
         return any((kind, first) in pending.damaged_gone for pending in self.all_pending())
 
     def bring_back(self, row: Dead | Result, now: float) -> None:
-        """A dead letter or a result that had been set aside is in its place again."""
+        """Write a dead letter or a result again that had been set aside."""
         if isinstance(row, Dead):
             self.pending.dead.append(row)
         else:
@@ -348,7 +348,7 @@ class Ledger:
         self._touch(now)
 
     def wait_for_what_is_pending(self, ticket: Ticket, now: float) -> None:
-        """The ticket says nothing new, and is not answered before what was said is on disk."""
+        """Have the ticket wait until all pending changes are on disk, if there are any."""
         if self.pending or self.under_way is not None:
             self._wait_for(ticket)
             self._touch(now)
@@ -363,7 +363,7 @@ class Ledger:
         return True
 
     def record(self, task: QueueTask) -> Record:
-        """The task as it is written down."""
+        """Return the task as it is stored."""
         return self._records([task])[0]
 
     def _records(self, tasks: list[QueueTask]) -> list[Record]:
@@ -391,8 +391,7 @@ class Ledger:
             marks.append(sequence)
 
     def _wait_for(self, ticket: Ticket | None) -> None:
-        """Have the ticket wait for the next batch. One part of it waits for all its ends that are
-        in the same batch."""
+        """Have the ticket wait for the next batch, with one part for all its ends in that batch."""
         tickets = self.pending.tickets
         if ticket is not None and not (tickets and tickets[-1] is ticket):
             ticket.left += 1
@@ -403,7 +402,7 @@ class Ledger:
             self._pending_since = now
 
     def unwritten(self) -> StoredUse:
-        """Compute how much is in memory that the store does not have, written soon or never."""
+        """Compute how much is in memory that the store does not have."""
         if not (self.fresh or self.held or self.under_way is not None or self.pending):
             return StoredUse()
         tasks = self.fresh | self.held
@@ -423,7 +422,7 @@ class Ledger:
     # Writing
 
     def wanted_at(self, finish_seconds: float) -> float:
-        """When the next batch should be taken; infinity if there is nothing to write."""
+        """Return when the next batch should be taken; infinity if there is nothing to write."""
         if self.under_way is not None:
             return inf
         if self.fresh or self._urgent:
@@ -434,10 +433,11 @@ class Ledger:
         return wanted
 
     def take(self, now: float, *, anything: bool = False) -> Batch | None:
-        """What is to be written now; the caller commits it, and says what came of it.
+        """Return a batch of the changes that are due; the caller commits it and then calls
+        `committed` or `failed`.
 
-        With `anything`, also what could wait, and an empty batch if there is nothing: to leave in
-        order, or to see whether the store is back.
+        With `anything`, the batch has all changes, or is empty if there are none: to leave in
+        order, or to see whether the store answers again.
         """
         if self.under_way is not None:
             return None
@@ -457,7 +457,7 @@ class Ledger:
         self._urgent = False
         late = [task for task in tasks if task.sequence <= self._highest[task.priority]]
         if late:
-            # Segments of one priority never overlap, so one who comes late gets a row of its own.
+            # Segments of one priority never overlap, so a late task gets a row of its own.
             tasks = [task for task in tasks if task.sequence > self._highest[task.priority]]
             for task in late:
                 body = encode_record(self.record(task))
@@ -495,7 +495,7 @@ class Ledger:
         return self.under_way
 
     def _segments(self, tasks: list[QueueTask]) -> list[Written]:
-        """Parked tasks apart from the others: they will be read again, the others will not."""
+        """Divide tasks into segments, with parked tasks, which are read again, in their own."""
         groups: dict[tuple[int, bool], list[QueueTask]] = {}
         for task in tasks:
             task.writing = True
@@ -516,7 +516,7 @@ class Ledger:
         return written
 
     def committed(self, now: float) -> Batch:
-        """The batch under way is on disk."""
+        """Note that the batch under way is on disk, and return it."""
         batch = self._batch_ended()
         self.stored = batch.changes.backlog
         for state, members, _ in batch.written:
@@ -530,7 +530,8 @@ class Ledger:
         return batch
 
     def failed(self, now: float, again_at: float) -> Batch:
-        """Nothing of the batch under way was written; all but new tasks will be tried again."""
+        """Note that the batch under way was not written, and return it. All its changes but new
+        tasks are tried again."""
         batch = self._batch_ended()
         for _, members, _ in batch.written:
             for task in members:
@@ -544,7 +545,7 @@ class Ledger:
         return batch
 
     def all_pending(self) -> list[Pending]:
-        """What is to be written and what is being written."""
+        """Return the changes that are to be written and those that are being written."""
         return [self.pending] if self.under_way is None else [self.pending, self.under_way.pending]
 
     def _batch_ended(self) -> Batch:
@@ -561,7 +562,7 @@ class Ledger:
 
 
 def _set_aside(changes: Changes, pending: Pending) -> int:
-    """Put what is set aside into the changes; return how many tasks of the backlog that takes.
+    """Put the rows that are set aside into the changes; return how many tasks they take away.
 
     A batch that failed is taken again, so the lists of the pending changes stay as they are.
     """
@@ -580,7 +581,7 @@ def _set_aside(changes: Changes, pending: Pending) -> int:
 
 
 def _split(group: list[QueueTask]) -> Iterator[list[QueueTask]]:
-    """In their order, parts that are not too large for a segment."""
+    """Yield the tasks in order, in parts that are not too large for a segment."""
     start = size = 0
     for at, task in enumerate(group):
         length = len(task.payload)

@@ -1,4 +1,4 @@
-"""A limit of events a second, fractional ones too: a bucket that fills with time."""
+"""A token bucket: a limit of events per second, which may be a fraction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import inf
 
 
 class Limiter:
-    """At most `rate` a second, `burst` at once."""
+    """Allows at most `rate` events per second, and `burst` at once."""
 
     __slots__ = ("_at", "_filled", "burst", "rate")
 
@@ -17,29 +17,29 @@ class Limiter:
         self._at = now
 
     def change(self, rate: float, burst: float, now: float) -> None:
-        """Another rate from now on; what was saved up stays, as far as the burst allows."""
+        """Set another rate; tokens that were saved up stay, as far as the burst allows."""
         self._fill(now)
         self.rate = rate
         self.burst = max(1.0, burst)
         self._filled = min(self._filled, self.burst)
 
     def allows(self, now: float) -> bool:
-        """Whether one may happen now."""
+        """Return whether an event may happen now."""
         return self.next_at(now) <= now
 
     def count(self) -> None:
-        """One happens."""
+        """Take a token: an event happens."""
         self._filled -= 1.0
 
     def give_back(self) -> None:
-        """One that was counted did not happen after all."""
+        """Return a token: an event that was counted did not happen."""
         self._filled = min(self.burst, self._filled + 1.0)
 
     def next_at(self, now: float) -> float:
-        """When the next one may happen.
+        """Return when the next event may happen.
 
-        What is missing may be too little to be told from nothing on the clock: then it is nothing,
-        or adding up fractions would make a whole one late for ever.
+        A missing fraction of a token that is too small for the clock counts as none. Otherwise
+        rounding could delay an event for ever.
         """
         self._fill(now)
         missing = 1.0 - self._filled

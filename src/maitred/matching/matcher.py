@@ -1,4 +1,4 @@
-"""Where offers meet queries and tasks, in the order of all of them."""
+"""Matches offers with queries and then with tasks, each in their order."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ class Matcher:
     # Offers
 
     def offer(self, offer: WaitingOffer, until: float, now: float) -> None:
-        """A worker has free slots; it hears of tasks for them, or that the time is up."""
+        """Queue an offer of a worker's free slots. It is answered with tasks and reservations, or
+        with nothing at `until`."""
         self._worker_sightings.heard(offer.session, offer.worker, now)
         self._offers.add(offer)
         self._timers.set(until, offer)
         self.match(now)
 
     def only_reserved(self, offer: WaitingOffer) -> bool:
-        """Whether an offer that was just made has met nothing but queries, and can go nowhere
-        else: then there is nothing to be looked at that was not before."""
+        """Return whether an offer that was just made met at most queries and cannot go to a parent:
+        then the partition need not be looked at for it."""
         waits = offer.given or self._backlog.ready or self._away.tasks or self._offers.aside
         return not waits and self._is_root
 
@@ -67,7 +68,7 @@ class Matcher:
         self.match(now)
 
     def answer_without_tasks(self, offer: WaitingOffer) -> None:
-        """Answer an offer that got nothing."""
+        """Answer an offer with nothing, if it was given nothing yet."""
         if offer.is_open and offer.untouched:
             self._offers.close(offer)
             if offer.away:
@@ -75,7 +76,7 @@ class Matcher:
             self._effects.append(NothingFor(offer))
 
     def answer_offers_of(self, session: bytes) -> int:
-        """Answer all offers of a worker that got nothing; returns how many there were."""
+        """Answer all offers of a worker that were given nothing; return how many there were."""
         waiting = self._offers.unanswered()
         found = [one for one in waiting if one.session == session and one.untouched]
         for offer in found:
@@ -83,7 +84,7 @@ class Matcher:
         return len(found)
 
     def stop(self) -> None:
-        """Answer all offers that got nothing."""
+        """Answer all offers that were given nothing."""
         for offer in self._offers.unanswered():
             if offer.untouched:
                 self.answer_without_tasks(offer)
@@ -95,8 +96,8 @@ class Matcher:
     # Matching
 
     def match(self, now: float, most: float = inf) -> float:
-        """Match as many queries and then tasks as there are offers, in the order of both, but no
-        more than `most`; returns how many of those are left."""
+        """Match queries and then tasks with offers, in the order of both, but no more than `most`;
+        return how many of `most` are left."""
         backlog, offers, requests = self._backlog, self._offers, self._requests
         if requests.slots and (offers.slots or offers.aside or offers.sets):
             most = self._allocator.allocate(now, most)
@@ -155,11 +156,11 @@ class Matcher:
         return None
 
     def match_some(self, most: int, now: float) -> int:
-        """Match at most so many of those that wait, since slots became free; return how many."""
+        """Match at most so many queries and tasks, since slots became free; return how many."""
         return most - int(self.match(now, most))
 
     def next_at(self, now: float) -> float:
-        """When a task may be matched that may not be now."""
+        """Return when tasks may be matched that may not be matched now."""
         at = inf
         if self._own_tasks.recovering:
             at = self._own_tasks.recovering_until
@@ -175,7 +176,8 @@ class Matcher:
     # At the end of a turn
 
     def flush(self, now: float) -> None:
-        """Answer the offers that got something; once a turn, so that it goes out together."""
+        """Answer the offers that were given something. This happens once a turn, so that each
+        offer has one answer."""
         for offer in self._offers.answerable():
             if self._offers.close(offer):
                 if offer.away:
@@ -185,14 +187,14 @@ class Matcher:
                 else:
                     self._effects.append(Give(offer, [], [], offer.reserved))
                     offer.reserved = []
-        self._allocator.flush(now)  # last: the worker should hear first
+        self._allocator.flush(now)  # last: the worker should know before the query arrives
 
     def _give(self, offer: WaitingOffer, now: float) -> None:
         ours = [task for task in offer.given if task.origin < 0]
         foreign = []
         for task in offer.given:
             if task.origin < 0 or task.state is not GIVEN:
-                continue  # ours, or its owner has given up
+                continue  # an own task, or a visitor whose owner has given up
             self._effects.append(VisitorTaken(task, offer.holder, offer.worker))
             task.state = ON_END[task.state]
             proof = self._proofs.issue_for_visitor(
@@ -210,7 +212,7 @@ class Matcher:
                 )
             )
         self._effects.append(Give(offer, ours, foreign, offer.reserved))
-        offer.given = []  # its timer remembers it for a while, and need not keep them
+        offer.given = []  # the offer's timer keeps the offer for a while, but not the tasks
         offer.reserved = []
 
 

@@ -1,4 +1,4 @@
-"""What a partition measures of itself: rates that follow the load, and how long tasks wait."""
+"""Measurements of a partition: rates that follow the load, and how long tasks wait."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from math import frexp
 
 BUCKET_SECONDS = 1.0
 KEPT = 0.8
-"""Of the old rate, in each bucket: a change shows by nine tenths after ten seconds."""
+"""Weight of the old rate in each bucket: after ten seconds, nine tenths of a change show."""
 
 WAITS_DECAY_AT = 10_000
-"""So many waits are counted before the old ones count half."""
+"""After so many waits, all counts are halved, so that old waits count less."""
 
 _SMALLEST = 2.0**-20
 """Shorter durations, a microsecond, count as this one."""
@@ -19,7 +19,7 @@ _OCTAVES = 64
 
 
 class Rate:
-    """Events a second, lately."""
+    """A moving average of events per second."""
 
     __slots__ = ("_bucket_began", "_in_bucket", "_per_second", "total")
 
@@ -36,7 +36,7 @@ class Rate:
         self._in_bucket += events
 
     def per_second(self, now: float) -> float:
-        """The moving average, and what the bucket has that is not full yet, if that is more."""
+        """Return the average of the seconds that have passed completely."""
         self._roll(now)
         return self._per_second
 
@@ -45,7 +45,7 @@ class Rate:
         buckets = int(passed / BUCKET_SECONDS)
         if buckets < 1:
             return
-        # What was counted belongs to the first of them; the others had nothing.
+        # All events belong to the first of these buckets; the others had none.
         self._per_second = KEPT * self._per_second + (1 - KEPT) * self._in_bucket / BUCKET_SECONDS
         self._per_second *= KEPT ** min(buckets - 1, 200)
         self._in_bucket = 0
@@ -53,7 +53,7 @@ class Rate:
 
 
 class Waits:
-    """A histogram of durations: four buckets for each doubling, so off by 19 % at most."""
+    """A histogram of durations with four buckets per doubling: its error is at most 19 %."""
 
     __slots__ = ("_counts", "_total")
 
@@ -63,7 +63,7 @@ class Waits:
 
     def count(self, seconds: float, tasks: int = 1) -> None:
         """Count `tasks` tasks, each of which waited for `seconds`."""
-        # For nearly every task: a comparison costs a third of what a call of `max` does.
+        # This runs for nearly every task; a comparison costs a third of a call of `max`.
         mantissa, exponent = frexp(seconds if seconds > _SMALLEST else _SMALLEST)  # noqa: FURB136
         # The mantissa is at least a half: the same as (exponent + 20) * 4 + (mantissa - 0.5) * 8.
         self._counts[4 * exponent + int(8 * mantissa) + 76] += tasks
@@ -73,7 +73,7 @@ class Waits:
             self._total = sum(self._counts)
 
     def quantile(self, share: float) -> float:
-        """The duration that so large a share of them does not exceed; 0 if there were none."""
+        """Return the duration that this share of the waits does not exceed; 0 if there are none."""
         if not self._total:
             return 0.0
         wanted = share * self._total

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class WaitingOffer(Struct, eq=False):
-    """One answer's worth of free slots of one worker.
+    """Free slots of one worker, which are answered together.
 
-    Known to the garbage collector: who waits for the answer knows how to withdraw the offer.
+    The garbage collector tracks offers: the deferred reply in `token` refers back to the offer.
     """
 
     token: Token
@@ -37,18 +37,18 @@ class WaitingOffer(Struct, eq=False):
     hops: int = 0
     given: list[QueueTask] = field(default_factory=list)
     away: bool = False
-    """Whether it waits at the parent as well."""
+    """Whether the offer also waits at the parent."""
     is_open: bool = True
     address: str = ""
-    """Where gateways reach the worker; empty: nowhere."""
+    """Where gateways reach the worker; empty: it serves no queries."""
     reserved: list[AllocatedSlot] = field(default_factory=list)
     user: str = ""
-    """As whom the worker connects; empty where there are no users."""
+    """The user as whom the worker connected; empty if the node has no users."""
     holder: bytes = b""
     """The session and the user, as proofs name them."""
     shared: SharedOffer | None = None
-    """Where its slots were drawn, if they are on offer to other queues as well. Such an offer has
-    no free slots of its own and is answered at the end of the turn."""
+    """The shared offer from which its slots were drawn, if other queues draw from it, too. Such an
+    offer has no free slots of its own and is answered at the end of the turn."""
 
     def __post_init__(self) -> None:
         if not self.holder:
@@ -56,27 +56,26 @@ class WaitingOffer(Struct, eq=False):
 
     @property
     def untouched(self) -> bool:
-        """Whether it got nothing yet."""
+        """Whether the offer was given nothing yet."""
         return not self.given and not self.reserved
 
 
 class Offers:
-    """All that wait, and the slots that the partition can draw because they wait for all queues of
-    a worker."""
+    """The offers that wait at a partition, and the shared slots that it can draw."""
 
     def __init__(self, key: PartitionKey, supplies: SharedSupplies) -> None:
         self._key = key
         self._supplies = supplies
         self.sets = supplies.at(key)
-        """The workers' sets that the partition is in."""
+        """The sets of queues that workers named and that the partition is in."""
         self._line: OrderedDict[WaitingOffer, None] = OrderedDict()
         self._drew_last = False
-        """Whether the last slot was a shared one: if there are both, they take turns."""
+        """Whether the last slot was a shared one: shared slots and others take turns."""
         self.slots = 0
-        """Free slots of all that are open; shared ones are not among them."""
+        """Free slots of all open offers, without shared slots."""
         self._answerable: list[WaitingOffer] = []
         self.aside: dict[bytes, dict[WaitingOffer, None]] = {}
-        """Those of workers that are not believed for now, by session: open, and given to nobody."""
+        """Open offers, by session, of workers that refused slots lately: not used for now."""
 
     def add(self, offer: WaitingOffer) -> None:
         self._line[offer] = None
@@ -91,18 +90,19 @@ class Offers:
 
     @property
     def free(self) -> int:
-        """How many free slots there are, shared ones too."""
+        """The number of free slots, including shared ones."""
         return self.slots + (self._supplies.slots(self.sets) if self.sets else 0)
 
     def has(self, slots: int) -> bool:
-        """Whether there are so many free slots."""
+        """Return whether there are so many free slots."""
         missing = slots - self.slots
         if missing <= 0:
             return True
         return bool(self.sets) and self._supplies.slots(self.sets, missing) >= missing
 
     def silent(self, holders: set[bytes], since: float) -> list[SharedOffer]:
-        """Shared offers of these workers that are as old, and got nothing."""
+        """Return shared offers of these workers that wait at least since then and were given
+        nothing."""
         return [
             offer
             for supply in self.sets
@@ -112,7 +112,7 @@ class Offers:
         ]
 
     def take(self, task: QueueTask) -> WaitingOffer:
-        """Match the task in the slot whose turn it is; there must be one."""
+        """Give the task to the next free slot, which there must be; return its offer."""
         line = self._line
         offer = (self._draw() if self.sets else None) or next(iter(line))
         if not offer.given and not offer.reserved:
@@ -128,17 +128,17 @@ class Offers:
         return offer
 
     def first(self, doubted: Callable[[SharedSupply], bool] | None = None) -> WaitingOffer | None:
-        """The offer whose turn it is, for `reserve`; None if there is no free slot. A shared slot
-        is taken with this; shared slots of workers that are doubted are passed over."""
+        """Return the next offer, for `reserve`; None if there is no free slot. A shared slot is
+        drawn by this call; shared slots of doubted workers are passed over."""
         offer = self._draw(doubted) if self.sets else None
         return offer or next(iter(self._line), None)
 
     def longest_waiting(self) -> WaitingOffer | None:
-        """The first offer that is not shared."""
+        """Return the first offer that is not shared."""
         return next(iter(self._line), None)
 
     def reserve(self, reservation: AllocatedSlot) -> None:
-        """Match a query at the offer that `first` has named, as `take` does with a task."""
+        """Give a query a slot of the offer that `first` returned."""
         offer = reservation.offer
         if not offer.given and not offer.reserved:
             self._answerable.append(offer)
@@ -147,7 +147,7 @@ class Offers:
             self._one_less(offer)
 
     def _draw(self, doubted: Callable[[SharedSupply], bool] | None = None) -> WaitingOffer | None:
-        """A shared slot, if it is the turn of one."""
+        """Draw a shared slot, if it is the turn of one."""
         if self._drew_last and self._line:
             self._drew_last = False
             return None
@@ -180,7 +180,7 @@ class Offers:
             del self._line[offer]
 
     def give_back(self, reservation: AllocatedSlot) -> None:
-        """Nobody wants the slot after all, and nobody has heard of it yet: it goes first."""
+        """Free a slot that was reserved in this turn; it is the next one to be used."""
         offer = reservation.offer
         if offer.shared is not None:
             self._give_back_shared(offer, offer.shared, reservation)
@@ -207,13 +207,13 @@ class Offers:
             self.close(offer)
 
     def set_aside(self, offer: WaitingOffer) -> None:
-        """Nobody gets its slots for now."""
+        """Keep an offer open without using its slots for now."""
         del self._line[offer]
         self.slots -= offer.slots
         self.aside.setdefault(offer.session, {})[offer] = None
 
     def take_up(self, session: bytes, slots: float) -> None:
-        """Of what was set aside of that worker, enough for so many slots stands in line again."""
+        """Use offers of the worker again that were set aside, enough for so many slots."""
         for offer in list(self.aside.get(session, ())):
             if slots < 1:
                 return
@@ -222,7 +222,7 @@ class Offers:
             self.add(offer)
 
     def _no_more_aside(self, offer: WaitingOffer) -> bool:
-        """False if it was not."""
+        """Take an offer out of those set aside; return False if it was not among them."""
         theirs = self.aside.get(offer.session)
         if theirs is None or offer not in theirs:
             return False
@@ -232,7 +232,7 @@ class Offers:
         return True
 
     def close(self, offer: WaitingOffer) -> bool:
-        """It is answered, or nobody waits for the answer; False if that was so already."""
+        """Close an offer that is answered or withdrawn; return False if it was closed before."""
         if not offer.is_open:
             return False
         offer.is_open = False
@@ -244,16 +244,16 @@ class Offers:
         return True
 
     def answerable(self) -> list[WaitingOffer]:
-        """Those that got tasks since the last time."""
+        """Return the offers that were given something since the last call."""
         found, self._answerable = self._answerable, []
         return found
 
     def waiting(self) -> Iterator[WaitingOffer]:
-        """All that have free slots, the longest-waiting first, but those that were set aside."""
+        """Yield the offers with free slots, the longest-waiting first, without those set aside."""
         yield from self._line
 
     def unanswered(self) -> list[WaitingOffer]:
-        """All that are open, those without free slots and those that were set aside too."""
+        """Return all open offers, including those without free slots and those set aside."""
         full = [offer for offer in self._answerable if offer.is_open and not offer.slots]
         aside = [offer for theirs in self.aside.values() for offer in theirs]
         return [*self._line, *aside, *full]

@@ -1,4 +1,4 @@
-"""What came of tasks that are over, for those who ask soon: bounded, the oldest go first."""
+"""Results in memory, for callers that ask soon: bounded, the oldest are dropped first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """The last results of a partition."""
+    """The last results of a partition, by task."""
 
     __slots__ = ("_bytes", "_ended", "_most", "_most_bytes")
 
     def __init__(self, most: int, most_bytes: int) -> None:
-        # Taking the oldest out of an ordinary dictionary again and again gets slow.
+        # An ordinary dictionary becomes slow when the oldest key is taken out again and again.
         self._ended: OrderedDict[int, Ended] = OrderedDict()
         self._bytes = 0
         self._most = most
@@ -40,7 +40,7 @@ class Outcomes:
         return None
 
     def forget_expired(self, now: float) -> None:
-        """Those at the front, at least: the memory of a queue at rest becomes free."""
+        """Forget expired results at the front, so that a queue at rest needs no memory for them."""
         kept = self._ended
         while kept:
             oldest = next(iter(kept))
@@ -58,11 +58,11 @@ class Outcomes:
         ]
 
     def handed_to_store(self, sequence: int, ended: Ended) -> None:
-        """The store is about to have this result as well."""
+        """Note that the result is written to the store with the next commit."""
         self._ended[sequence] = replace(ended, stored=True)
 
     def forget(self, sequence: int) -> None:
-        """It is not over after all."""
+        """Forget the result of a task that runs again."""
         ended = self._ended.pop(sequence, None)
         if ended is not None:
             self._bytes -= len(ended.body)

@@ -1,24 +1,24 @@
-"""A partition: tasks and offers meet here. Pure: time comes in, effects go out.
+"""A partition: matches tasks and queries with offers. It has no clock and does no I/O.
 
-A partition is made of parts, and its callers speak to them:
+A partition is made of parts, which its callers use directly:
 
-| part | who asks | what |
+| part | called for | job |
 |---|---|---|
-| `intake` | producers | take tasks in, cancel them |
-| `results` | callers that wait for the end of a task | tell what came of it |
-| `matcher` | workers with free slots | give slots to queries, then to tasks |
-| `stored_tasks` | all who name a task | finish, cancel and await tasks, in memory or not |
-| `attempts`, `heartbeats` | workers that run tasks | ends, and what runs still |
-| `allocator` | gateways with queries | reserve free slots |
-| `subscriptions` | workers that attend, gateways with a roster | who serves the queue |
-| `tree` | the parent partition and the children | tasks and offers that go up and down |
-| `store_replies`, `damaged_rows` | the shell | what the store has read and written |
-| `own_tasks` | the other parts | what becomes of a task; its leases |
+| `intake` | producers | adds and cancels tasks |
+| `results` | callers that wait for the end of a task | keeps results, answers waiting callers |
+| `matcher` | workers with free slots | gives slots to queries, then to tasks |
+| `stored_tasks` | requests that name a task | finishes, cancels, awaits tasks, in memory or not |
+| `attempts`, `heartbeats` | workers that run tasks | ends attempts, renews leases |
+| `allocator` | gateways with queries | reserves free slots |
+| `subscriptions` | workers that attend, gateways that subscribe | answers with passes and rosters |
+| `tree` | the parent partition and the children | moves tasks and offers up and down |
+| `store_replies`, `damaged_rows` | the shell | takes in what was read and committed |
+| `own_tasks` | the other parts | every change of a task: lease, retry, end |
 
-Every method takes the loop's time and leaves what is to be done in `effects`; the shell that drives
-the partition carries that out and calls `look` at the latest when `look` said. What has to be
-written is in the `ledger`; the shell commits batches and reports with `store_replies.committed` and
-`not_committed`.
+Methods take the loop's time and append effects to `effects`. The shell that drives the partition
+carries the effects out, and calls `look` no later than the last `look` said. The `ledger` has the
+changes to persist; the shell commits them in batches and reports with `store_replies.committed`
+and `not_committed`.
 
 Tasks are matched in the order of their priorities and, within one, in the order in which they came.
 A task whose attempt failed or whose worker was lost comes back later and joins the end of its line.
@@ -110,13 +110,13 @@ class Partition(PartitionState):
     # Turns
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done, once."""
+        """Return the effects since the last call."""
         taken = self.effects.copy()
         self.effects.clear()
         return taken
 
     def look(self, now: float) -> float:
-        """Do what is due; returns when to look again, at the latest."""
+        """Do everything that is due; return when to look again, at the latest."""
         own_tasks, allocator = self.own_tasks, self.allocator
         if own_tasks.recovering:
             own_tasks.recovery_ends(now)
@@ -137,8 +137,8 @@ class Partition(PartitionState):
         return min(self._next_look(now, self.tree.pass_on(now)), without)
 
     def _next_look(self, now: float, passing: float) -> float:
-        # Of those who wait for their time without room in their line, nothing is said: room comes
-        # with an event, and every event is a look.
+        # Tasks that are due while their line has no room need no timer: room comes with an event,
+        # and after every event the shell looks.
         later, allocator = self.later, self.allocator
         due = later.first(self.backlog.room)
         at = min(
@@ -160,7 +160,7 @@ class Partition(PartitionState):
         return max(at, now)
 
     def set_counts(self, counts: PartitionCounts, now: float) -> None:
-        """Newer counts are in force."""
+        """Take over newer partition counts."""
         self.counts = counts
         self.tree.set_readable(readable=counts.readable(self.key.partition))
         rate = self.settings.rate_per_second
@@ -171,11 +171,11 @@ class Partition(PartitionState):
     # Workers
 
     def suspect(self, session: bytes, now: float) -> int | None:
-        """A gateway says that a worker took a query and does not answer: nobody gets its slots
-        until it offers them again. How many offers there were; None if that changes nothing.
+        """Stop using the slots of a worker that does not answer a gateway, until it offers them
+        again; return how many offers it had, or None if it is suspected already or not known.
 
-        A worker that lives offers again, and attends again, at once. It is asked to do so once in
-        `SUSPECT_SECONDS`, however often gateways say this.
+        A worker that lives offers again, and attends again, at once. It is asked to do so at most
+        once in `SUSPECT_SECONDS`, however often gateways report it.
         """
         if not self.worker_sightings.suspect(session, now):
             return None
@@ -187,8 +187,8 @@ class Partition(PartitionState):
         return offers
 
     def workers_here(self) -> dict[bytes, tuple[str, float]]:
-        """The workers that are here, by session, with their names and when they were heard of: they
-        attend, offer slots, or run tasks. `worker_sightings` also remembers those that are gone."""
+        """Return the names of the workers that attend, offer slots or run tasks, and when they were
+        heard of, by session. `worker_sightings` also remembers workers that are gone."""
         attending = self.presence.workers
         sessions = [
             *(one.session for one in self.offers.unanswered()),
@@ -197,7 +197,7 @@ class Partition(PartitionState):
             *attending,
         ]
         here = {}
-        for session in dict.fromkeys(sessions):  # in their order: simulated runs are repeatable
+        for session in dict.fromkeys(sessions):  # in order, so that simulated runs are repeatable
             name, heard = self.worker_sightings.workers.get(session, ("", -inf))
             attendance = attending.get(session)
             if attendance is not None:
@@ -207,7 +207,7 @@ class Partition(PartitionState):
         return here
 
     def announce(self, signature: bytes, now: float) -> None:
-        """A worker that attends has a handler with this signature."""
+        """Note the signature of the handler of a worker that attends."""
         self.signatures.announce(signature, now + self.ledger.wall)
         self.keep_signatures(now)
 
@@ -218,8 +218,9 @@ class Partition(PartitionState):
             self.ledger.keep_result(SIGNATURES_ROW, self.signatures.row_seconds, row, now)
 
     def served_seconds_ago(self, now: float) -> float | None:
-        """Return since when no worker serves the queue, 0 while one does; None: none is known."""
-        if self.presence.anybody or self.offers.any_free:
+        """Return for how many seconds no worker has served the queue: 0 while one does, None if no
+        worker is known."""
+        if self.presence.count or self.offers.any_free:
             return 0.0
         heard = [now - at for _, at in self.worker_sightings.workers.values()]
         seen = self.signatures.last_seen(now + self.ledger.wall)
@@ -227,7 +228,7 @@ class Partition(PartitionState):
             heard.append(now + self.ledger.wall - seen)
         return max(0.0, min(heard)) if heard else None
 
-    # How it is
+    # Properties
 
     @property
     def writable(self) -> bool:
@@ -236,51 +237,50 @@ class Partition(PartitionState):
 
     @property
     def drained(self) -> bool:
-        """Read-only and empty: nothing was taken in that is not over."""
+        """Whether the partition is read-only, and all its tasks are over."""
         return not self.writable and not self.own_tasks.open_tasks
 
     @property
     def waiting(self) -> int:
-        """Tasks that are not over and not with a worker."""
+        """The number of tasks that are not over and not at a worker."""
         return self.own_tasks.open_tasks - len(self.own_tasks.leases)
 
     @property
     def state_name(self) -> Literal["writable", "read-only", "drained"]:
-        """What an operator is told of it."""
+        """The state that operators are shown."""
         if self.writable:
             return "writable"
         return "read-only" if self.own_tasks.open_tasks else "drained"
 
     @property
     def read_level(self) -> int:
-        """The highest number that was given out."""
+        """The highest sequence number of any task."""
         return self.own_tasks.next_sequence - 1
 
     @property
     def ack_level(self) -> int:
-        """Everything up to this one is over: all there is, if it equals the read level."""
+        """All tasks up to this sequence number are over; 0 if the lowest open one is unknown."""
         own_tasks = self.own_tasks
         if not own_tasks.open_tasks:
             return self.read_level
         lowest = min(own_tasks.tasks, default=own_tasks.next_sequence)
         if own_tasks.open_tasks > len(own_tasks.tasks):
             if self.later.known_until < inf:
-                return 0  # which ones wait in the store for their time, nobody knows
+                return 0  # delayed tasks may be in the store, with any number
             for line in self.backlog.lines:
                 if line.known > line.cursor:
                     lowest = min(lowest, line.cursor + 1)
         return min(lowest, own_tasks.next_sequence) - 1
 
     def backlog_age(self, now: float) -> float:
-        """Since when the first task that waits could have been run."""
+        """Return for how many seconds the first task of the backlog could have been run."""
         first = self.backlog.first()
         return max(0.0, now - first.ready) if first is not None else 0.0
 
     @property
     def unattended(self) -> bool:
-        """Whether no worker can be at any task of ours: the next owner need not wait for one.
-
-        While we wait for workers ourselves, we know of none, but there may be some.
+        """Whether no worker can have a task of this partition, so that the next owner need not wait
+        for claims. While the partition recovers, unknown workers may have some.
         """
         return not (
             self.own_tasks.leases
@@ -292,7 +292,7 @@ class Partition(PartitionState):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is lost by letting go of it."""
+        """Whether the partition can be let go without a loss."""
         return not (
             self.own_tasks.open_tasks
             or self.backlog.ready
@@ -313,23 +313,21 @@ class Partition(PartitionState):
     # The end
 
     def forget(self, now: float) -> None:
-        """Forget what is past its time: results that nobody fetched, workers that are gone."""
+        """Forget expired results and workers that are gone."""
         self.results.outcomes.forget_expired(now)
         self.stored_tasks.unread.close()
         self.worker_sightings.forget(now)
 
     def stop_waiting(self) -> None:
-        """Nothing more will be given out: offers and heartbeats are answered."""
+        """Answer all long polls: the node is stopping, and nothing more is given out."""
         self.matcher.stop()
         self.allocator.stop()
         self.subscriptions.stop()
         self.heartbeats.stop()
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
-        """Everybody who waits for an answer: whoever drives this will not give one any more.
-
-        Tickets are to be answered with their last word.
-        """
+        """Let the partition go; return all requests that wait for an answer. The shell refuses the
+        tokens, and answers the tickets with `Ticket.last_word`."""
         waiting = self.offers.unanswered()
         tokens: list[Token] = [offer.token[0] for offer in waiting if offer.shared is None]
         tokens += self.tree.leave()
@@ -353,7 +351,7 @@ class Partition(PartitionState):
         return tokens, [ticket for ticket in tickets if not ticket.told]
 
     def _tickets_left(self) -> dict[Ticket, None]:
-        """Those of producers, with the problem if their tasks may have been begun."""
+        """Return the tickets of producers, with a problem if their tasks may have begun."""
         tasks = self.own_tasks.tasks.values()
         tickets = {task.ticket: None for task in tasks if task.ticket is not None}
         begun = {task.ticket for task in tasks if task.may_have_begun}
@@ -367,6 +365,6 @@ class Partition(PartitionState):
                     ticket.done += 1
         for ticket in tickets:
             if ticket in begun or (ticket.done and ticket.left):
-                # Whoever hears that nothing was done sends it again, and it would be done twice.
+                # A producer that hears that nothing was done adds the tasks again.
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         return tickets

@@ -1,8 +1,8 @@
-"""How many queries of a user, or of a queue, are under way: counted in one place for each name.
+"""Counts how many queries of a user, or of a queue, are under way: in one place for each name.
 
-Whoever has a query under way has a permit, sixteen bytes that nobody else has, and says again and
-again that he has it: for a permit of which nobody speaks any more is over by itself. So nothing is
-counted for ever, whoever dies, and a counter that has lost everything knows it all again soon.
+Each query has a permit: sixteen unique bytes. Gateways and workers renew the permits of their
+queries, and a permit that is not renewed expires. So a process that dies leaves nothing counted
+for ever, and a counter that was started again soon knows all permits again.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 LEASE_SECONDS = 2.0
-"""So long a permit counts of which nobody has spoken: as long as a worker has to come back, see
+"""How long a permit counts after its last renewal: as long as a worker has to attend again, see
 `presence.RETURN_SECONDS`."""
 
 PERMITS_KEPT = 500_000
-"""Of all names together; some two hundred bytes each. Beyond that nothing more is let in."""
+"""Most permits of all names together, some two hundred bytes each. Further ones are refused."""
 
 
 class Permits:
-    """What is under way, by name."""
+    """The permits of queries that are under way, by name."""
 
     def __init__(self) -> None:
         self._names: dict[str, OrderedDict[bytes, float]] = {}
-        """Until when each permit counts; those first that end first."""
+        """Until when each permit counts, in the order in which they expire."""
         self.total = 0
-        """Permits, of all names; some of them may be over."""
+        """Permits of all names; some of them may have expired."""
 
     def under_way(self, name: str, now: float) -> int:
-        """How many count for the name."""
+        """Return how many permits count for the name."""
         permits = self._names.get(name)
         if permits is None:
             return 0
@@ -45,14 +45,15 @@ class Permits:
         return 0
 
     def take(self, name: str, limit: int, wanted: Sequence[bytes], now: float) -> int:
-        """Count as many as there is room for, the first ones; how many these are."""
+        """Grant as many of the wanted permits as there is room for, from the first on; return how
+        many."""
         room = min(limit - self.under_way(name, now), PERMITS_KEPT - self.total)
         granted = wanted[: max(room, 0)]
         self.hold(name, granted, now)
         return len(granted)
 
     def hold(self, name: str, permits: Iterable[bytes], now: float) -> None:
-        """These are under way, whether they were let in here or not."""
+        """Renew permits, and count those that are not known yet."""
         self.under_way(name, now)
         known = self._names.get(name)
         until = now + LEASE_SECONDS
@@ -70,7 +71,7 @@ class Permits:
             del self._names[name]
 
     def free(self, name: str, permits: Iterable[bytes]) -> None:
-        """These are over."""
+        """Stop counting permits whose queries are over."""
         known = self._names.get(name)
         if known is None:
             return
@@ -81,6 +82,6 @@ class Permits:
             del self._names[name]
 
     def sweep(self, now: float) -> None:
-        """Forget what is over."""
+        """Forget expired permits."""
         for name in list(self._names):
             self.under_way(name, now)

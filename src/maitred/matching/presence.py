@@ -1,8 +1,8 @@
-"""Who serves a queue, as its root knows: the workers that attend, busy or not.
+"""The workers that serve a queue, as its root knows them: they attend, busy or not.
 
-Offers say who is free; a queue whose workers are all busy has none, and is served all the same. So
-each worker tells the root that it is there. When nobody was for a while, queries are refused
-instead of waiting for nobody.
+Offers only show free workers, and a queue whose workers are all busy has none. So each worker tells
+the root that it is there. When no worker was there for a while, queries are refused instead of
+waiting.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ RETURN_SECONDS = 2.0
 """How long a worker that was answered, or whose connection was lost, has to attend again."""
 
 ORDER_AGAIN_SECONDS = 1.0
-"""Before a worker that does not follow an order hears it again."""
+"""How long a worker that does not follow an order is left alone before it hears it again."""
 
 PREFIX_LETTERS = 4
-"""Of a session in hexadecimal, at least: fewer are a name."""
+"""Least letters that name a worker by the start of its session in hexadecimal."""
 
 ATTENDANCES_KEPT = 10_000
-"""No more workers are remembered than this, whoever says to be another one each time."""
+"""Most workers that are remembered, even if a client attends under a new session each time."""
 
 
 class Attendance(Struct, eq=False):
-    """One worker."""
+    """One worker that attends."""
 
     session: bytes
     worker: str
@@ -53,70 +53,65 @@ class Attendance(Struct, eq=False):
     state: State
     heard: float
     token: Token = None
-    """Of its request, while it is held."""
+    """The token of its long poll, while that waits."""
     deadline: float = inf
-    """When it is answered or, if it was, given up."""
+    """When its long poll is answered or, if none waits, when the worker is forgotten."""
     order: Order = ""
-    """What a person wants of it, and it has not done."""
+    """An operator's order that the worker has not followed yet."""
     ordered_at: float = -inf
     suspected: bool = False
     passes: dict[SubscriberKey, IssuedPass] = field(default_factory=dict)
-    """Of the gateways that may come without a reservation."""
+    """Passes of gateways that may send queries without a reservation."""
     tell_at: float = inf
-    """When its timer rings that is about them."""
+    """When its timer for passes rings."""
     good: float = 1.0
-    """The share of its answers that went well."""
+    """The share of good answers that the worker reports."""
     told_best: float = 0.0
-    """The best share of the others, as it knows."""
+    """The best share among the other workers, as this worker was told last."""
     limit: int | None = None
-    """How many it takes at a time, by its own word."""
+    """How many queries it takes at a time, as it reports."""
     limit_reason: str = ""
     blocked: int = 0
-    """How often its event loop was blocked."""
+    """How often its event loop was blocked, as it reports."""
 
     @property
     def serves(self) -> bool:
-        """Whether queries may hope for it."""
+        """Whether the worker takes queries."""
         return self.state == "online" and not self.suspected
 
 
 class Presence:
-    """All of them."""
+    """All workers that attend, and the rosters that gateways have of them."""
 
     def __init__(self, now: float, version: int, pass_seconds: float) -> None:
         self.workers: OrderedDict[bytes, Attendance] = OrderedDict()
-        """By session; the one that was heard of last, last."""
+        """By session, in the order in which they were last heard of."""
         self._serving: dict[bytes, None] = {}
         self.seen = now
-        """When a worker was last heard of that is no longer here."""
+        """When a worker was last heard of that does not attend now."""
         self.began = now
         self.version = version
-        """Counts up with everything that makes a roster another one; no two owners have the same
-        versions."""
+        """Rises with every change of a roster; no two owners have the same versions."""
         self.changed = version
-        """The version since which those who serve, and how they are reached, are the same."""
+        """The version with which the serving workers, or their addresses, changed last."""
         self.news = False
-        """Whether somebody may have to hear of it."""
+        """Whether subscribed gateways may have to be told of a change."""
         self.rosters = Rosters(pass_seconds)
         self.shares = Shares()
 
     @property
-    def anybody(self) -> bool:
-        """Whether any worker is here to serve."""
-        return bool(self._serving)
-
-    @property
     def count(self) -> int:
-        """Those who may be asked."""
+        """The number of workers that serve."""
         return len(self._serving)
 
     def serving(self) -> list[Attendance]:
-        """Those who may be asked."""
+        """Return the workers that serve."""
         workers = self.workers
         return [workers[session] for session in self._serving]
 
     def attend(self, told: Attendance, now: float) -> tuple[Attendance, Token | None]:
-        """A worker is there; what is kept of it, and its earlier request, if one is held still."""
+        """Note that a worker attends; return its attendance, and the token of its earlier long
+        poll, if that still waits."""
         known = self.workers.get(told.session)
         earlier = None
         if known is None:
@@ -145,30 +140,32 @@ class Presence:
         return known, earlier
 
     def order_now(self, one: Attendance, now: float) -> Order:
-        """What to answer it with at once, if anything."""
+        """Return the order to answer the worker with at once, if any."""
         if one.token is None or not one.order or now < one.ordered_at + ORDER_AGAIN_SECONDS:
             return ""
         one.ordered_at = now
         return one.order
 
     def answered(self, one: Attendance, now: float) -> Token:
-        """Its request is answered, or lost: it has a moment to come again."""
+        """Note that its long poll is answered, or lost, and return the token: the worker has a
+        moment to attend again."""
         token, one.token = one.token, None
         one.heard = now
         one.deadline = now + RETURN_SECONDS
         return token
 
     def gives_up(self, one: Attendance) -> None:
-        """It has not come again."""
+        """Forget a worker that has not attended again in time."""
         if self.workers.get(one.session) is one:
             self._forget(one)
 
     def noticed(self, now: float) -> None:
-        """A worker that may be gone by now was heard of."""
+        """Note that a worker was heard of, which may be gone by now."""
         self.seen = now
 
     def spoke(self, session: bytes, now: float) -> None:
-        """It offered something, or its tasks run: whatever hung does no longer."""
+        """Note that a worker offered slots or reported running tasks: it is not suspected any
+        more."""
         self.seen = now
         known = self.workers.get(session)
         if known is not None and known.suspected:
@@ -176,14 +173,15 @@ class Presence:
             self._count(known, now)
 
     def suspect(self, session: bytes, now: float) -> None:
-        """It does not answer a gateway."""
+        """Send no queries to a worker that does not answer a gateway."""
         known = self.workers.get(session)
         if known is not None:
             known.suspected = True
             self._count(known, now)
 
     def find(self, named: str) -> list[Attendance]:
-        """By name, or by the first letters of the session in hexadecimal."""
+        """Return workers by name, or by the first letters of the session in hexadecimal; raises
+        `UnknownWorker`."""
         workers = list(self.workers.values())
         found = [one for one in workers if one.worker == named]
         if not found and len(named) >= PREFIX_LETTERS:
@@ -198,11 +196,11 @@ class Presence:
             if near
             else f"These do: {', '.join(names[:10])}."
             if names
-            else "Nobody does.",
+            else "No worker does.",
         )
 
     def order(self, one: Attendance, order: Order) -> None:
-        """A person wants this of it."""
+        """Note an operator's order for the worker."""
         as_it_is = "online" if one.state == "online" else "offline"
         one.order = "" if order == as_it_is else order
         one.ordered_at = -inf

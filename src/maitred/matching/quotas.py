@@ -1,20 +1,20 @@
-"""Quotas of what is stored: of a queue, of a namespace, and of the disk that all of them share.
+"""Quotas of stored tasks and bytes: of a queue, of a namespace, and of the disk that all share.
 
-The store knows what every queue holds, loaded or not, and keeps those sums itself. Each shard reads
-them once a second. Between two looks a shard adds what it writes, and what it has taken in and not
-written yet. So after a restart the numbers are right with the first look; no request waits for
-another shard; and a quota can be exceeded by what the *other* shards take in within one look, at
-most. Room that becomes free is seen with the next look.
+The store keeps the sums of every queue, loaded or not, and each shard reads them once a second.
+Between two reads, a shard adds what it writes and what it has taken in and not written yet. So
+after a restart the sums are right with the first read, and no request waits for another shard. A
+quota can be exceeded by at most what the *other* shards take in between two reads. Room that
+becomes free is seen with the next read.
 
-A new task is checked with a few comparisons of integers. Between looks the estimate only grows with
-new tasks: a task that ends before it was written takes no room, but nobody subtracts it. Before a
-task is refused, the estimate is therefore made anew from what the partitions really hold.
+A new task is checked with a few comparisons of integers. Between reads the estimate only grows:
+tasks that end before they are written are not subtracted. Before a task is refused, the estimate is
+therefore computed again from what the partitions really hold.
 
-Only new tasks are refused. What was acknowledged always finds its way into the store: retries and
-dead letters are written whatever the quotas say, and count. Nor is a task refused for which a
-worker waits, since most such tasks are never written; but beyond `OVERDRAFT` these are refused as
-well, or a producer with a worker of its own could fill the disk with tasks that fail at once. For
-the same reason a result that would exceed the overdraft stays in memory only, and a failure is cut.
+Only new tasks are refused. Retries and dead letters of acknowledged tasks are written in any case,
+and count. Tasks for which a worker waits are admitted too, since most of them are never written;
+but beyond `OVERDRAFT` these are refused as well, or a producer with a worker of its own could fill
+the disk with tasks that fail at once. For the same reason a result that would exceed the overdraft
+stays in memory only, and a failure is cut.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from maitred.settings import Namespace, Queue
 
 LOOK_SECONDS: Final = 1.0
-"""How often a shard asks the store what it holds."""
+"""How often a shard reads the sums of the store."""
 
 OVERDRAFT: Final = 0.1
-"""So much beyond a quota, as a share of it, tasks are admitted for which a worker waits, and
-results and failures are stored."""
+"""Share of a quota by which it may be exceeded by tasks for which a worker waits, results and
+failures."""
 
 OVERDRAFT_LEAST: Final = StoredUse(1_000, 16 * 2**20)
-"""But at least so many, where a quota is small."""
+"""The least overdraft, for small quotas."""
 
 RECOUNT_SECONDS: Final = 0.01
 """The least time between two recounts of a quota, so that a flood of refused tasks stays cheap."""
@@ -85,17 +85,17 @@ class Quota:
             most_bytes + max(most_bytes * OVERDRAFT, OVERDRAFT_LEAST.bytes),
         )
         self.stored = stored
-        """What the store held at the last look."""
+        """What the store held at the last read."""
         self.tasks, self.bytes = stored
-        """The same now, as far as this shard can tell; never less than it has stored itself."""
+        """The present estimate; never less than what this shard has stored itself."""
         self.refused = 0
         """Tasks that were refused."""
         self._written = NOTHING
-        """What this shard has written since it began; tasks less those that went."""
+        """What this shard has written since its start; of tasks, less those that were deleted."""
         self._begun = NOTHING
-        """`_written` when the present look began."""
+        """`_written` when the present read began."""
         self._mark = NOTHING
-        """`_written` when the last look began that has ended: what was written before is known."""
+        """`_written` when the last read began: `stored` includes all of that."""
         self._ledgers: set[Ledger] = set()
         """Ledgers of all partitions of this shard that the quota counts."""
         self._recounted_at = -inf
@@ -103,27 +103,27 @@ class Quota:
     def limit(
         self, most_tasks: float, most_bytes: float, hard_tasks: float, hard_bytes: float
     ) -> None:
-        """Set what may be stored, and up to where tasks are admitted that a worker waits for."""
+        """Set the limits, and the hard limits that apply to tasks for which a worker waits."""
         self.most_tasks, self.most_bytes = most_tasks, most_bytes
         self.hard_tasks, self.hard_bytes = hard_tasks, hard_bytes
 
     # Partitions
 
     def join(self, ledger: Ledger) -> None:
-        """Count what this partition has not written yet."""
+        """Count what the partition of this ledger has not written yet."""
         self._ledgers.add(ledger)
 
     def leave(self, ledger: Ledger) -> None:
-        """Stop that: the partition is let go."""
+        """Stop counting a partition that is let go."""
         self._ledgers.discard(ledger)
 
     @property
     def deserted(self) -> bool:
-        """Whether no partition of this shard belongs to it."""
+        """Whether the quota counts no partition of this shard."""
         return not self._ledgers
 
     def wrote(self, written: StoredUse) -> None:
-        """A partition has written so much."""
+        """Add what a partition has written."""
         self._written = self._written.plus(written)
 
     # New tasks
@@ -157,24 +157,24 @@ class Quota:
     # Looks
 
     def look_begins(self) -> None:
-        """The store is asked; what is written from now on may or may not be in its answer."""
+        """Note that a read begins; what is written from now on may or may not be in its answer."""
         self._begun = self._written
 
     def look_ended(self, stored: StoredUse) -> None:
-        """Take over what the store says it holds."""
+        """Take over the sums of the store."""
         self.stored = stored
         self._mark = self._begun
         self.recount()
 
     def recount(self) -> None:
-        """Make the estimate anew: what the store held, was written since, and is to be written."""
+        """Compute the estimate: what the store held, was written since, and is to be written."""
         tasks = self.stored.tasks + self._written.tasks - self._mark.tasks
         size = self.stored.bytes + self._written.bytes - self._mark.bytes
         for ledger in self._ledgers:
             unwritten = ledger.unwritten()
             tasks += unwritten.tasks
             size += unwritten.bytes
-        # A look may have seen rows go that were written as gone only after it began.
+        # A read may not include rows that were deleted by a commit which is counted already.
         self.tasks, self.bytes = max(0, tasks), max(0, size)
 
 
@@ -187,12 +187,12 @@ class Quotas:
         self._queues: dict[tuple[str, str], Quota] = {}
         self._namespaces: dict[str, Quota] = {}
         self._disk = Quota(inf, inf, NOTHING, self._disk_full)
-        """Unlimited as long as nobody knows how much room there is."""
+        """Unlimited until the store says how much room the disk has."""
         self._stored: Mapping[tuple[str, str], StoredUse] = {}
         self._stored_namespaces: dict[str, StoredUse] = {}
 
     def of(self, key: PartitionKey, settings: Queue) -> tuple[Quota, ...]:
-        """Return those that count for a partition; those without a limit are left out."""
+        """Return the quotas that count a partition, without those that have no limit."""
         name = key.namespace, key.queue
         found = [self._disk]
         if settings.stored_tasks is not None or settings.stored_bytes is not None:
@@ -215,29 +215,29 @@ class Quotas:
         return tuple(found)
 
     def namespace_settings(self, namespace: str) -> Namespace:
-        """`namespace`, else `*`, else the defaults."""
+        """Return the settings of `namespace`, else of `*`, else the defaults."""
         from maitred.settings import Namespace as Defaults
 
         found = self._namespace_settings
         return found.get(namespace) or found.get("*") or Defaults()
 
     def queue_use(self, namespace: str, queue: str) -> StoredUse:
-        """What a queue held in the store at the last look."""
+        """Return what a queue held in the store at the last read."""
         return self._stored.get((namespace, queue), NOTHING)
 
     def namespace_use(self, namespace: str) -> StoredUse:
-        """The same for a namespace."""
+        """Return what a namespace held in the store at the last read."""
         return self._stored_namespaces.get(namespace, NOTHING)
 
     def look_begins(self) -> None:
-        """The store is asked."""
+        """Note that a read of all sums begins."""
         for quota in self._all():
             quota.look_begins()
 
     def look_ended(
         self, queues: Mapping[tuple[str, str], StoredUse], free_bytes: int | None
     ) -> None:
-        """The store said what each queue holds, and how much it can still write if it can tell."""
+        """Take over what each queue holds, and the free bytes of the disk, if the store knows."""
         self._stored = queues
         self._stored_namespaces = {}
         for (namespace, _), use in queues.items():
@@ -293,7 +293,7 @@ def _quota_text(quota: Quota) -> str:
 
 
 def size_text(size: float) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

@@ -58,22 +58,22 @@ class PartitionKey(NamedTuple):
 
 
 class Terms(Struct, array_like=True, frozen=True, gc=False):
-    """What a producer asked for, the same for many tasks. Times in seconds."""
+    """The options that a producer set, the same for many tasks. Times are in seconds."""
 
     retries: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 3
     """Further attempts after a failed one."""
     backoff_first: Seconds = 1.0
-    """Before the first retry; doubled each time, with jitter, until..."""
+    """The delay of the first retry; each further delay is twice as long, with jitter."""
     backoff_longest: Seconds = 300.0
-    """... this."""
+    """The longest delay of a retry."""
     timeout: Seconds = 0.0
-    """For one attempt; 0: none."""
+    """How long one attempt may take; 0: no limit."""
     retention: Seconds = 60.0
     """How long the result is kept."""
 
 
 class Record(Struct, array_like=True, gc=False):
-    """A task as it is written down. Moments are wall-clock seconds: they outlive the process."""
+    """A task as it is stored. Moments are wall-clock seconds: they outlive the process."""
 
     sequence: int
     priority: int
@@ -81,11 +81,11 @@ class Record(Struct, array_like=True, gc=False):
     """Attempts that have begun and failed; a task that was never tried has 0."""
     added_at: float
     expires_at: float
-    """Not begun by then, it is not begun at all; 0: never."""
+    """When the task expires unless it has begun; 0: never."""
     terms: Terms
     payload: bytes
     failure: bytes = b""
-    """Why the last attempt failed, as its worker put it."""
+    """Why the last attempt failed, as its worker encoded it."""
 
 
 class Segment(NamedTuple):
@@ -93,12 +93,12 @@ class Segment(NamedTuple):
 
     priority: int
     first: int
-    """The sequence number of its first task; names the segment, too."""
+    """The sequence number of its first task, which also names the segment."""
     last: int
     tasks: int
-    """How many it has."""
+    """The number of its tasks."""
     body: bytes
-    """Records, as `encode_records` has them."""
+    """The records, encoded by `encode_records`."""
 
 
 class Later(NamedTuple):
@@ -107,11 +107,11 @@ class Later(NamedTuple):
     sequence: int
     due: float
     body: bytes
-    """One record, as `encode_record` has it."""
+    """The record, encoded by `encode_record`."""
 
 
 class Dead(NamedTuple):
-    """A task that nobody will try again unless a person says so."""
+    """A dead letter: a task that is tried again only if an operator says so."""
 
     sequence: int
     died_at: float
@@ -121,7 +121,7 @@ class Dead(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of a task that is over."""
+    """The result of a task that is over."""
 
     sequence: int
     expires_at: float
@@ -139,10 +139,10 @@ class Damaged(NamedTuple):
     """The sequence number of its task, or of the first one of a segment."""
     last: int
     tasks: int
-    """How many tasks that are not over it holds; 0 for a dead letter or a result."""
+    """The number of its tasks that are not over; 0 for a dead letter or a result."""
     priority: int
     moment: float
-    """When it was due, when it died or when it expires; 0 for a segment."""
+    """When a task is due, a dead letter died or a result expires; 0 for a segment."""
     noticed_at: float
     detail: str
     """Why a dead letter died."""
@@ -151,8 +151,9 @@ class Damaged(NamedTuple):
     over: tuple[int, ...]
     """Tasks between `first` and `last` that were over when the row was set aside."""
     body: bytes
-    """As it was found; empty if the store could not read it. Then the row stays in its table too,
-    since the engine cannot be trusted to delete it, and the store leaves it out of all answers."""
+    """The body as it was found; empty if the store could not read it. Then the row stays in its
+    table, too, since the engine cannot be trusted to delete it, and the store leaves it out of all
+    answers."""
     size: int = 0
     """Length of the body; lists leave the body itself out."""
 
@@ -171,43 +172,44 @@ class StoredUse(NamedTuple):
 
 
 class Changes(Struct):
-    """What one partition wants written, all of it or nothing, and only while its range id holds."""
+    """Changes of one partition, written all or none, and only while its range id is current."""
 
     key: PartitionKey
     range_id: int
     backlog: int
-    """Tasks that the store holds of it when this is done, waiting, running or later."""
+    """The number of tasks that the store holds after these changes, in segments or rows."""
     segments: list[Segment] = field(default_factory=list)
     segments_gone: list[Segment] = field(default_factory=list)
-    """Their bodies are empty; marks from `first` to `last` go with them."""
+    """Segments to delete, without bodies; marks from `first` to `last` are deleted with them."""
     marks: list[int] = field(default_factory=list)
-    """Finished, but their segments stay."""
+    """Tasks that are over and whose segments stay."""
     later: list[Later] = field(default_factory=list)
-    """New ones, and new versions of old ones."""
+    """New rows, and new versions of old ones."""
     later_gone: list[int] = field(default_factory=list)
     dead: list[Dead] = field(default_factory=list)
     dead_gone: list[int] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     counts: PartitionCounts | None = None
-    """New ones; only roots have any."""
+    """New partition counts; only roots have them."""
     damaged: list[Damaged] = field(default_factory=list)
-    """Rows to set aside. Those that can be deleted are among the rows that go, too."""
+    """Rows to set aside. Those that can be deleted are also among the rows to delete."""
     damaged_gone: list[tuple[DamagedKind, int]] = field(default_factory=list)
-    """Rows that a person dropped or brought back, by kind and first."""
+    """Damaged rows that an operator dropped or brought back, by kind and first."""
     clean: bool = False
-    """The owner leaves, and nobody is working on any task of this partition."""
+    """Whether the owner leaves, and no worker runs a task of this partition."""
 
 
 class Acquired(NamedTuple):
-    """What a new owner finds."""
+    """What the store returns to a new owner of a partition."""
 
     range_id: int
-    """Ours from now on; whoever had a lower one can write no more."""
+    """The new owner's; owners with a lower one can no longer write."""
     counts: PartitionCounts | None
-    """None: nobody ever changed them."""
+    """None: the counts were never changed."""
     backlog: int
+    """The number of tasks that the store has."""
     clean: bool
-    """Whether the last owner left in order. A partition that never was is clean."""
+    """Whether the last owner left in order. A new partition is clean."""
 
 
 def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:
@@ -236,9 +238,9 @@ def seal(body: bytes) -> bytes:
 
 
 def unseal(body: bytes, *, trusting: bool = False) -> memoryview:
-    """Return what was sealed; raises `RowDamagedError` if the checksum is another one.
+    """Return the body that was sealed; raises `RowDamagedError` if the checksum is wrong.
 
-    With `trusting`, for a person who says so, the checksum does not count.
+    With `trusting`, which an operator can ask for, the checksum is not compared.
     """
     if not body:
         raise RowDamagedError("The store cannot read it.")

@@ -2,7 +2,7 @@
 
 A worker reports which counted reservations hold a slot (RUNNING), and each of them takes one of the
 user's permits. So a report has to show that the partition made the reservation: the worker shows
-the token together with the proof that came with it, and nobody else ever hears the proof. The next
+the token together with the proof that came with it, which no other process is told. The next
 owner of the partition verifies it with the store's key and needs to remember nothing.
 
 A proof expires a little after the longest time for which the reservation can be used. A worker
@@ -27,8 +27,8 @@ EXPIRY_BYTES: Final = 6
 RESERVATION_PROOF_BYTES: Final = EXPIRY_BYTES + PROOF_BYTES
 
 GRACE_SECONDS: Final = 60.0
-"""Beyond the time for which a reservation lasts and its query runs: handlers take a moment to
-stop, and the clocks of two nodes differ."""
+"""Validity beyond the time for which a reservation lasts and its query runs: handlers take a moment
+to stop, and the clocks of two nodes differ."""
 
 _PURPOSE: Final = b"reservation"
 

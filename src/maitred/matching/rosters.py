@@ -1,11 +1,12 @@
-"""Gateways that pick workers themselves: who subscribes to a queue, and the passes that they got.
+"""Gateways that pick workers themselves: their subscriptions to a queue, and their passes.
 
-A pass is a secret that a gateway shows to one worker with every query; the worker was told of it,
-and only for a short time, again and again as long as the gateway subscribes. So whoever is gone, or
-may not ask any more, is let in nowhere a minute later (`queries.pass_seconds`), whatever got lost.
+A pass is a secret that a gateway shows to one worker with every query. The root tells the worker of
+it, for a short time only, and repeats that as long as the gateway subscribes. So the pass of a
+gateway that is gone, or is no longer permitted, ends within `queries.pass_seconds`, whichever
+messages are lost.
 
-What an operator may want to change is in the queue's settings. The numbers here follow from that,
-or from how fast connections and processes are; another value would only make them worse.
+Values that an operator may want to change are in the queue's settings. The constants here follow
+from those, or from how fast connections and processes are.
 """
 
 from __future__ import annotations
@@ -20,42 +21,43 @@ if TYPE_CHECKING:
     from maitred.matching.task import Token
 
 RENEWALS = 3
-"""How often a worker is told of a pass in the time for which it is good: two answers may be lost
-before it ends."""
+"""How often a worker is told of a pass within its validity: two answers may be lost before it
+ends."""
 
 HOLDS = 2
-"""How often a subscription is answered in that time, at least: whether somebody may still query is
-looked at each time, and one that is held for long must not outlive its passes."""
+"""How often a subscription is answered within that time, at least: each time the gateway's
+permission is checked, and a long poll must not outlive its passes."""
 
 TELL_AGAIN_SECONDS = 1.0
-"""A new pass is told twice: the first answer may be lost with its connection, and then a gateway
-would be turned away until the pass is renewed."""
+"""When a worker is told of a new pass for the second time: the first answer may be lost with its
+connection, and the worker would refuse the gateway until the pass is renewed."""
 
 AWAY_SECONDS = 2.0
 """How long a gateway that was answered has to subscribe again before its passes are not renewed.
 It does so at once; a lost connection is back within this time."""
 
 GATHER_SECONDS = 0.05
-"""Between two rosters for the same gateway: a thousand workers that come one by one are told of
-twenty times a second, not a thousand times."""
+"""Least time between two rosters for the same gateway: if a thousand workers come one by one, it
+is told twenty times a second, not a thousand times."""
 
 SETTLE_SECONDS = 2.0
-"""A root that was just loaded knows none of the workers that are there; they come within a second.
-So long a gateway that has a roster keeps it, or it would send all its queries to the first one."""
+"""How long a gateway keeps the roster of an earlier owner: a root that was just loaded knows no
+workers, and all attend within a second. With the first new roster at once, the gateway would send
+all queries to the first worker that attends."""
 
 SubscriberKey = tuple[bytes, str]
-"""Session and user: nobody gets a pass that was made out for another by naming his session."""
+"""Session and user: naming another gateway's session does not give a user that gateway's passes."""
 
 
 class IssuedPass(Struct, eq=False):
-    """What one gateway shows to one worker."""
+    """A pass, which one gateway shows to one worker."""
 
     token: bytes
     subscriber: Subscriber
     tell_at: float
-    """When the worker is to be told of it, the next time."""
+    """When the worker is told of it the next time."""
     told_at: float = -inf
-    """When it was told last."""
+    """When the worker was told last."""
 
 
 class Subscriber(Struct, eq=False):
@@ -64,64 +66,64 @@ class Subscriber(Struct, eq=False):
     session: bytes
     user: str
     version: int
-    """Of the roster that it has."""
+    """The version of the roster that it has."""
     since: int
-    """The version of its first roster: older ones had passes that nobody knows any more."""
+    """The version of its first roster: the passes of older rosters are forgotten."""
     token: Token = None
-    """Of its request, while it is held."""
+    """The token of its long poll, while that waits."""
     deadline: float = inf
-    """When it is answered or, if it was, forgotten."""
+    """When its long poll is answered or, if none waits, when the gateway is forgotten."""
     timer_at: float = inf
     """When its timer rings, perhaps too early."""
     not_before: float = -inf
-    """It is not answered earlier, unless its time is up."""
+    """Its long poll is not answered earlier, unless the deadline passes."""
     seen: float = -inf
-    """When it last had a request here."""
+    """When it last subscribed."""
     passes: dict[bytes, IssuedPass] = field(default_factory=dict)
-    """By the worker's session."""
+    """Its passes, by the worker's session."""
 
     @property
     def key(self) -> SubscriberKey:
-        """What it is known by."""
+        """The session and the user, which name it."""
         return self.session, self.user
 
     def is_here(self, now: float) -> bool:
-        """Whether it subscribes, or will in a moment."""
+        """Return whether it subscribes, or may do so again within `AWAY_SECONDS`."""
         return self.token is not None or now < self.seen + AWAY_SECONDS
 
 
 class Rosters:
-    """All that subscribe, and their passes."""
+    """The gateways that subscribe to a queue, and their passes."""
 
     def __init__(self, pass_seconds: float) -> None:
         self.pass_seconds = pass_seconds
-        """A worker lets a pass in for so long after it was told of it, and a gateway that does not
-        subscribe any more is remembered for so long."""
+        """How long a worker accepts a pass after it was told of it, and how long a gateway that
+        does not subscribe any more is remembered."""
         self.renew_seconds = pass_seconds / RENEWALS
-        """A worker is told of a pass again after this."""
+        """How long after it was told of a pass a worker is told again."""
         self.held_seconds = pass_seconds / HOLDS
-        """Longest that a subscription is held."""
+        """How long a subscription waits at most."""
         self.subscribers: dict[SubscriberKey, Subscriber] = {}
         self.passes = 0
         self.untold: dict[Attendance, None] = {}
-        """Workers that may have something to hear."""
+        """Workers that may have to be told of passes."""
 
     @property
     def held(self) -> list[Subscriber]:
-        """Those who wait for news."""
+        """The gateways whose long polls wait."""
         return [one for one in self.subscribers.values() if one.token is not None]
 
     def pass_for(
         self, subscriber: Subscriber, worker: Attendance, token: bytes, now: float
     ) -> None:
-        """Make one out."""
+        """Issue a pass for the gateway at the worker."""
         made = IssuedPass(token, subscriber, now)
         subscriber.passes[worker.session] = made
         worker.passes[subscriber.key] = made
         self.passes += 1
 
     def forget(self, subscriber: Subscriber, workers: dict[bytes, Attendance]) -> None:
-        """It does not subscribe any more."""
+        """Forget a gateway that does not subscribe any more, and its passes."""
         if self.subscribers.get(subscriber.key) is not subscriber:
             return
         del self.subscribers[subscriber.key]
@@ -130,14 +132,14 @@ class Rosters:
             workers[session].passes.pop(subscriber.key, None)
 
     def worker_left(self, worker: Attendance) -> None:
-        """Nobody can show anything to it any more."""
+        """Forget the passes for a worker that is gone."""
         self.untold.pop(worker, None)
         self.passes -= len(worker.passes)
         for one in worker.passes.values():
             one.subscriber.passes.pop(worker.session, None)
 
     def to_tell(self, worker: Attendance, now: float) -> list[IssuedPass]:
-        """What to answer it with, if anything has to be said now; then also what is due soon."""
+        """Return the passes to tell a worker of, if one is due now; then also those due soon."""
         if not worker.serves or not any(
             one.tell_at <= now and one.subscriber.is_here(now) for one in worker.passes.values()
         ):
@@ -145,7 +147,7 @@ class Rosters:
         return self.told(worker, now)
 
     def told(self, worker: Attendance, now: float) -> list[IssuedPass]:
-        """It is answered, whatever for: what it hears besides."""
+        """Return the passes that an answer to the worker carries in any case: those due soon."""
         if not worker.serves or not worker.passes:
             return []
         soon = now + self.renew_seconds / 2
@@ -161,7 +163,7 @@ class Rosters:
         return found
 
     def next_for(self, worker: Attendance, now: float) -> float:
-        """When there is something to tell it that is not due yet."""
+        """Return when the worker has to be told of a pass the next time."""
         if not worker.serves:
             return inf
         return min(

@@ -1,10 +1,10 @@
-"""How many partitions a queue should have: follows the load, and does not swing.
+"""Decides how many partitions a queue should have: follows the load with hysteresis.
 
-Up when the partitions that are written to take in more than they should, for long enough; down when
-fewer would do with room to spare, for longer. Growing changes both counts at once. Shrinking lowers
-`write` first; `read` follows, from the highest partition down, as far as they have confirmed that
-they are drained, and have been for as long as it takes to shrink: what a person set is not undone
-at once.
+The number grows when the writable partitions have taken in more than they should for long enough.
+It shrinks when fewer would do with room to spare, for longer. Growing changes both counts at once.
+Shrinking lowers `write` first; `read` follows, from the highest partition down, for partitions that
+have confirmed that they are drained, after the time that shrinking takes: so counts that an
+operator set are not undone at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scaler:
-    """For one queue; lives at its root."""
+    """Decides the partition counts of one queue, at its root."""
 
     __slots__ = ("_few_since", "_many_since", "_spare_since", "_version")
 
@@ -38,9 +38,10 @@ class Scaler:
         settings: Scaling,
         now: float,
     ) -> tuple[int, int] | None:
-        """The (read, write) to have now, or None to leave it.
+        """Return the new counts (read, write), or None to leave them.
 
-        `drained` says at which version a partition confirmed that it is read-only and empty.
+        `drained` has the version of the counts at which each partition confirmed that it is
+        read-only and empty.
         """
         if not settings.adaptive:
             return None

@@ -19,7 +19,7 @@ class SecretTokens:
     def __init__(self, secret: Callable[[int], bytes]) -> None:
         self._secret = secret
         self._made: list[bytes] = []
-        """Made in advance: asking the operating system for each costs more."""
+        """Tokens made in advance: to ask the operating system for each would cost more."""
 
     def new(self) -> bytes:
         """Return one that was never handed out."""

@@ -1,8 +1,8 @@
-"""How the workers of a queue do beside each other, by what each says of its answers.
+"""Compares the shares of good answers that the workers of a queue report.
 
-Whether one is worse than the others is for itself to decide (`balancing.workers.health`): it hears
-the best share of good answers among the others, and hears of it at once when that makes another
-verdict of its own share.
+Each worker decides itself whether it is worse than the others (`balancing.workers.health`). For
+that it is told the best share of good answers among the others, and told at once when a new best
+share changes its verdict.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Shares:
-    """Of all workers that serve."""
+    """The shares of good answers of all workers that serve."""
 
     def __init__(self) -> None:
         self._of: dict[bytes, float] = {}
         self._low: dict[bytes, Attendance] = {}
-        """Those who can be far below somebody."""
+        """Workers whose shares are low enough to be far below the best."""
         self._best: list[tuple[float, bytes]] | None = []
-        """The best two; None: they have to be looked for. With ten thousand workers whose shares
-        change all the time that is seldom so."""
+        """The best two shares; None: they have to be computed again. Even with ten thousand workers
+        whose shares change all the time that is rare."""
         self.news = False
-        """Whether the best may be others since the low ones were looked at."""
+        """Whether the best may have changed since `to_tell`."""
 
     def told(self, one: Attendance) -> None:
-        """It serves, and says this of itself."""
+        """Take over the share that a serving worker reports."""
         session, good = one.session, one.good
         if self._of.get(session) != good:
             self._of[session] = good
@@ -41,7 +41,7 @@ class Shares:
             self._low.pop(session, None)
 
     def left(self, session: bytes) -> None:
-        """It serves no longer."""
+        """Forget the share of a worker that does not serve any more."""
         if self._of.pop(session, None) is not None:
             self._changes(session, 0.0)
         self._low.pop(session, None)
@@ -58,7 +58,7 @@ class Shares:
             self.news = True
 
     def best_beside(self, session: bytes) -> float:
-        """The largest share among the others; 0 if there are none."""
+        """Return the largest share among the other workers; 0 if there are none."""
         best = self._best
         if best is None:
             pairs = ((good, session) for session, good in self._of.items())
@@ -66,11 +66,11 @@ class Shares:
         return next((good for good, other in best if other != session), 0.0)
 
     def is_news(self, one: Attendance) -> bool:
-        """Whether it would judge itself otherwise if it knew of the others now."""
+        """Return whether the worker would judge itself differently if it knew the best share."""
         best = self.best_beside(one.session)
         return standing(one.good, best) != standing(one.good, one.told_best)
 
     def to_tell(self) -> list[Attendance]:
-        """Those who would, and are there to listen."""
+        """Return the workers whose verdict would change and whose long polls wait."""
         self.news = False
         return [one for one in self._low.values() if one.token is not None and self.is_news(one)]

@@ -3,7 +3,7 @@
 Each worker announces what arguments its handler takes whenever it attends. The root remembers that
 for a day, in memory and in a row of the store, so that producers can be told which arguments fit
 no handler. Signatures are opaque here. Whatever goes wrong, the root forgets the difference rather
-than the permission: a queue with more than `SIGNATURES_MAX` signatures takes anything.
+than the permission: a queue with more than `SIGNATURES_MAX` signatures accepts any arguments.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 from msgspec import DecodeError, msgpack
 
 SIGNATURES_MAX: Final = 16
-"""Different signatures of one queue within the time. A deployment makes one more; whoever announces
-others without end makes a row of 64 KiB at most, and turns the check off for this queue only."""
+"""Most different signatures of one queue. A deployment adds one. A worker that announces new ones
+without end causes a row of at most 64 KiB, and turns the check off for this queue only."""
 
 ANYTHING: Final = b""
-"""The signature of a handler that takes whatever comes, or does not say."""
+"""The signature of a handler that accepts any arguments, or announces none."""
 
 SIGNATURES_ROW: Final = 0
 """Where the row of the signatures stands among the results of the root. No task has this number:
@@ -55,7 +55,7 @@ class QueueSignatures:
         return self._kept_seconds * (1 + 1 / REWRITES)
 
     def announce(self, signature: bytes, moment: float) -> None:
-        """A worker attends, and this is the signature of its handler."""
+        """Note the signature of the handler of a worker that attends."""
         seen = self._seen
         if signature not in seen:
             self._forget(moment)
@@ -65,7 +65,7 @@ class QueueSignatures:
         seen[signature] = moment
 
     def merge(self, row: bytes | None, moment: float) -> None:
-        """Take in what an earlier owner wrote."""
+        """Add the signatures that an earlier owner wrote."""
         self.is_complete = True
         try:
             earlier = _decode(row) if row is not None else {}
@@ -86,12 +86,12 @@ class QueueSignatures:
         return _encode(self._seen)
 
     def known(self, moment: float) -> list[bytes]:
-        """Return those that count, the one that was seen last first."""
+        """Return the signatures, the one that was seen last first."""
         self._forget(moment)
         return sorted(self._seen, key=self._seen.__getitem__, reverse=True)
 
     def last_seen(self, moment: float) -> float | None:
-        """When a worker last attended; None: not within the time."""
+        """Return when a worker last attended; None if no signature is remembered."""
         self._forget(moment)
         return max(self._seen.values(), default=None)
 

@@ -1,7 +1,7 @@
-"""What gateways wait for at a partition: free slots for queries, and in which order they get them.
+"""Requests of gateways for free slots, and the order in which they are served.
 
-A query is served before every task, whatever the store or the rate limit say: somebody waits for
-its answer. Among queries the priority counts and then the age, over all gateways together.
+Queries go before tasks, whatever the store or the rate limit say: a caller waits for the answer.
+Among queries the priority counts and then the age, over all gateways together.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from maitred.matching.task import Token
 
 SWEPT_AT = 1_000
-"""So many that do not wait any more are kept in a line before it is swept."""
+"""Requests that no longer wait and stay in a line before it is swept."""
 
 
 class AllocatedSlot(Struct, eq=False):
-    """One slot of an offer, for one query. Both ends hear of it at the end of the turn."""
+    """A reservation: one slot of an offer for one query. The gateway and the worker are told of it
+    at the end of the turn."""
 
     token: bytes
-    """What the gateway shows and the worker knows."""
+    """The secret that the gateway shows and the worker knows."""
     offer: WaitingOffer
     request: SlotRequest
     proof: bytes = b""
-    """Proves to the next owner that this partition made it; empty if it is not counted."""
+    """Proves to the next owner that this partition made the reservation; empty if the reservation
+    takes no permit."""
 
 
 class SlotRequest(Struct, eq=False):
@@ -37,28 +39,28 @@ class SlotRequest(Struct, eq=False):
 
     token: Token
     session: bytes
-    """The gateway's."""
+    """The gateway's session."""
     user: str
     slots: int
-    """That it still wants."""
+    """Slots that it still wants."""
     since: float
-    """When its oldest query came, here or elsewhere."""
+    """When its oldest query began to wait."""
     until: float
-    """Then nobody waits for the answer any more."""
+    """When the gateway stops waiting."""
     priority: int = 2
     hops: int = 0
     given: list[AllocatedSlot] = field(default_factory=list)
     away: bool = False
-    """Whether it waits at the parent, and only there."""
+    """Whether it waits at the parent instead of here."""
     is_open: bool = True
     do_not_queue: bool = False
-    """Whether it is refused at the root if nobody is free."""
+    """Whether the root refuses it if no slot is free."""
     permits: list[bytes] = field(default_factory=list)
-    """Under which its queries are counted, if they are: one for each, and of no interest here."""
+    """The permits of its queries, one each; empty if the queries are not counted."""
 
 
 class SlotRequestLines:
-    """All that wait here, a line for each priority."""
+    """The requests that wait at a partition, in one line per priority."""
 
     def __init__(self) -> None:
         self._lines: tuple[list[tuple[float, int, SlotRequest]], ...] = tuple(
@@ -68,20 +70,20 @@ class SlotRequestLines:
         self._gone = 0
         self._answerable: list[SlotRequest] = []
         self.slots = 0
-        """That are waited for in the lines."""
+        """Slots that the requests in the lines want."""
         self.users: dict[str, int] = {}
-        """The same by user, with those that are away."""
+        """Slots that each user's requests want, here and at the parent."""
         self.away: dict[SlotRequest, None] = {}
-        """Those that wait at the parent, in the order in which they went."""
+        """Requests that wait at the parent, in the order in which they went."""
         self.slots_away = 0
 
     @property
     def total(self) -> int:
-        """Slots that are waited for, here or at the parent."""
+        """Slots that all requests want, here and at the parent."""
         return self.slots + self.slots_away
 
     def add(self, request: SlotRequest) -> None:
-        """It waits here."""
+        """Queue a request."""
         self._count += 1
         heappush(self._lines[request.priority], (request.since, self._count, request))
         self.slots += request.slots
@@ -89,7 +91,7 @@ class SlotRequestLines:
         users[request.user] = users.get(request.user, 0) + request.slots
 
     def first(self) -> SlotRequest | None:
-        """Whose turn it is."""
+        """Return the next request, if any."""
         if self.slots:
             for line in self._lines:
                 while line:
@@ -100,7 +102,7 @@ class SlotRequestLines:
         return None
 
     def take(self, reservation: AllocatedSlot) -> None:
-        """Match one query of the one whose turn it is."""
+        """Give the slot to the request that `first` returned."""
         request = reservation.request
         if not request.given:
             self._answerable.append(request)
@@ -112,7 +114,8 @@ class SlotRequestLines:
             self._lines[request.priority].clear()
 
     def put_back(self, reservation: AllocatedSlot) -> None:
-        """The slot is gone, before anybody heard of it: its query stands where it stood."""
+        """Take a slot back that a request was given in this turn; its query waits again, at its
+        place."""
         request = reservation.request
         request.given.remove(reservation)
         if not request.slots:  # it may have left its line
@@ -123,7 +126,7 @@ class SlotRequestLines:
         self.users[request.user] = self.users.get(request.user, 0) + 1
 
     def goes_away(self, request: SlotRequest) -> None:
-        """From now on it waits at the parent."""
+        """Move a request out of its line: it waits at the parent from now on."""
         request.away = True
         self.slots -= request.slots
         self.slots_away += request.slots
@@ -131,7 +134,7 @@ class SlotRequestLines:
         self._left_its_line()
 
     def close(self, request: SlotRequest) -> bool:
-        """It is answered, or nobody waits for the answer; False if that was so already."""
+        """Close a request that is answered or withdrawn; return False if it was closed before."""
         if not request.is_open:
             return False
         request.is_open = False
@@ -146,12 +149,12 @@ class SlotRequestLines:
         return True
 
     def answerable(self) -> list[SlotRequest]:
-        """Those that got slots since the last time."""
+        """Return the requests that were given slots since the last call."""
         found, self._answerable = self._answerable, []
         return found
 
     def waiting(self) -> list[SlotRequest]:
-        """All that wait in the lines, those first whose turn comes first."""
+        """Return the requests in the lines, in the order in which they are served."""
         if not self.slots:
             return []
         found: dict[SlotRequest, None] = {}
@@ -162,7 +165,7 @@ class SlotRequestLines:
         return list(found)
 
     def unanswered(self) -> list[SlotRequest]:
-        """All that are open, wherever they wait."""
+        """Return all open requests, here and at the parent."""
         found = dict.fromkeys(self.waiting())
         found.update(dict.fromkeys(one for one in self._answerable if one.is_open))
         return [*found, *self.away]
@@ -177,7 +180,8 @@ class SlotRequestLines:
             del self.users[user]
 
     def _left_its_line(self) -> None:
-        """It is still in its heap, where it is passed over; many are taken out together."""
+        """Count a request that left its line. It stays in the heap, where `first` skips it, until
+        many are removed together."""
         if not self.slots:
             self._gone = 0
             for line in self._lines:

@@ -1,4 +1,4 @@
-"""Whether the store can be written, as a partition knows."""
+"""Whether the store can be written, as far as a partition knows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
 
 UNSAFE_SECONDS = 2.0
-"""While the store cannot be written, a producer whose task is at a worker hears after this time
-that the outcome is unknown, unless the worker was faster. So long a store may also take for a
-commit before it counts as away. A disk that others use, or a database server that writes a
-checkpoint, holds a commit up for some hundred milliseconds; a producer that is told to wait longer
-runs into its own deadline (10 s) without being told why."""
+"""How long a commit or a read may take before the store counts as away. While it is away, a
+producer whose task is at a worker hears after this time that the outcome is unknown, unless the
+worker is faster. A disk that other programs use, or a database server that writes a checkpoint,
+delays a commit by some hundred milliseconds. If this were longer, the producer's own deadline
+(10 s) might pass without a reason."""
 
 
 class StoreHealth:
-    """The store's last word."""
+    """The problem of the store, if it has one, and when producers are told of it."""
 
     __slots__ = ("problem", "unsafe_until")
 
@@ -29,21 +29,21 @@ class StoreHealth:
         written."""
 
     def fails(self, problem: MaitredError, now: float) -> None:
-        """A commit failed, or is not answered."""
+        """Note that a commit failed, or is not answered."""
         self.problem = problem
         self.unsafe_until = now
 
     def answers(self) -> None:
-        """The store has written something."""
+        """Note that the store has written something."""
         self.problem = None
         self.unsafe_until = inf
 
     def tell_by(self, at: float) -> None:
-        """A producer that waits is told then, at the latest."""
+        """Have a producer that waits told by then."""
         self.unsafe_until = min(self.unsafe_until, at)
 
     def tell_again_at(self, at: float) -> None:
-        """All who waited long enough were told; the next one has then."""
+        """Note that all producers that waited long enough were told; the next one is due then."""
         self.unsafe_until = at
 
     def raise_problem(self) -> None:

@@ -1,4 +1,4 @@
-"""What comes back from the store: segments, later tasks, dead letters, and commits."""
+"""Takes in what the store answers: segments and rows that were read, and ends of commits."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from maitred.matching.task_transitions import OwnTasks
 
 STORE_RETRY_SECONDS = 0.25
-"""Before what could not be written is tried again."""
+"""How long after a failed commit its changes are tried again."""
 
 
 class StoreReplies:
-    """Between memory and store."""
+    """Reads tasks into memory as it runs short, and settles requests when a commit ends."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class StoreReplies:
     # Reads
 
     def want_reads(self, now: float) -> None:
-        """Ask the store for what comes next, where memory runs short."""
+        """Ask the store for the next tasks, where memory runs short."""
         wanted = self._backlog.wanted()
         while wanted is not None:
             self._effects.append(Read(wanted))
@@ -108,15 +108,15 @@ class StoreReplies:
         reading: Read,
         now: float,
     ) -> None:
-        """What a `Read` has found."""
+        """Take in the segments that a `Read` found."""
         all_of_it = reading.reading.is_all(found)
         last_first = None
         known = reading.reading.known
         wall = self._ledger.wall
         for segment, marks in found:
             if segment.first > known:
-                # Written since it was asked, and perhaps we have not heard of that yet. Its turn
-                # comes; all that was asked for is here.
+                # It was written after the read was asked for, by a commit whose end may not have
+                # arrived. It is read later; everything that was asked for is here.
                 all_of_it = True
                 break
             last_first = segment.first
@@ -140,7 +140,7 @@ class StoreReplies:
         self._matcher.match(now)
 
     def _take_in(self, task: QueueTask, now: float) -> None:
-        """A task that was read waits in its line, unless a worker said that it runs it."""
+        """Queue a task that was read, unless a worker claims to run it."""
         self._tasks[task.sequence] = task
         if not self._attempts.claims or not self._attempts.claimed(task, now):
             self._backlog.push(task)
@@ -152,7 +152,7 @@ class StoreReplies:
         self._backlog.push(task)
 
     def later_read(self, found: Sequence[Later], reading: ReadLater, now: float) -> None:
-        """What a `ReadLater` has found."""
+        """Take in the rows that a `ReadLater` found."""
         wall = self._ledger.wall
         any_new = False
         for later in found:
@@ -184,7 +184,7 @@ class StoreReplies:
         self._attempts.hear_what_was_told(task, now)
 
     def become_due(self, now: float) -> None:
-        """Those whose time has come wait for an offer, as far as their lines have room."""
+        """Queue the tasks that are due, as far as their lines have room."""
         later = self._later
         task = later.first(self._backlog.room)
         while task is not None and task.due <= now:
@@ -195,14 +195,14 @@ class StoreReplies:
             task = later.first(self._backlog.room)
 
     def read_failed(self, read: Read | ReadLater) -> None:
-        """It is asked for again."""
+        """Let a read that failed be asked for again."""
         if isinstance(read, Read):
             self._backlog.read_failed(read.reading)
         else:
             self._later.read_ended()
 
     def committed(self, now: float) -> None:
-        """The batch that was taken is on disk."""
+        """Settle the requests that waited for the batch: it is on disk."""
         self.store_answers()
         before = self._ledger.stored
         batch = self._ledger.committed(now)
@@ -234,14 +234,16 @@ class StoreReplies:
             self._tasks.pop(task.sequence, None)
 
     def _parked_stored(self, state: SegmentState, members: list[QueueTask]) -> None:
-        """Those that are still parked are in the store alone; those that are over stay gone."""
+        """Note that the parked tasks of a segment that was written are in the store alone; those
+        that ended meanwhile are over."""
         self._backlog.parked_stored(state.priority, state.first, members)
         over = {task.sequence for task in members if task.state is OVER}
         if over:
             self._unread.add(state, over)
 
     def not_committed(self, problem: MaitredError, now: float) -> None:
-        """Nothing of the batch was written: those who wait with new tasks are told."""
+        """Refuse the new tasks of a batch that was not written, and answer callers that wait for
+        it. All other changes are tried again."""
         self._health.fails(problem, now)
         batch = self._ledger.failed(now, now + STORE_RETRY_SECONDS)
         for _, members, _ in batch.written:
@@ -258,9 +260,9 @@ class StoreReplies:
         self._refuse_unwritable(now)
 
     def store_silent(self, problem: MaitredError, now: float) -> None:
-        """A commit, of this partition or of others, is not answered: new tasks are refused, and
-        whoever waits for the commit hears that the outcome is unknown. The commit itself may still
-        end either way."""
+        """Refuse new tasks while a commit, of this partition or of others, is not answered, and
+        tell requests that wait for it that the outcome is unknown. The commit may still end either
+        way."""
         self._health.fails(problem, now)
         for pending in self._ledger.all_pending():
             self._own_tasks.answer_producers(pending)
@@ -272,8 +274,8 @@ class StoreReplies:
         self._matcher.match(now)
 
     def answer_unsafe(self, now: float) -> None:
-        """Nothing can be written: tell the producers that waited long enough for their task, which
-        is at a worker or in a commit that is not answered, that the outcome is unknown."""
+        """While nothing can be written, tell the producers that waited long enough that the outcome
+        is unknown: their tasks are at a worker, or in a commit that is not answered."""
         next_at = inf
         for task in self._tasks.values():
             ticket = task.ticket
@@ -306,12 +308,12 @@ class StoreReplies:
         self._health.answers()
 
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
-        """A dead letter is a task again, under its old number and with all its attempts.
+        """Make a dead letter a task again, under its old number and with all its attempts.
 
-        Raises `RowDamagedError` if the letter cannot be read.
+        Raises `RowDamagedError` if the dead letter cannot be read.
         """
         if dead.sequence in self._tasks or self._ledger.is_dead_going(dead.sequence):
-            # Somebody was faster; the answer waits until that is safe.
+            # Another operator was faster; the answer waits until that is on disk.
             self._ledger.forget_dead(dead.sequence, ticket, now)
             return
         record = decode_record(dead.body, dead.sequence)
@@ -326,12 +328,13 @@ class StoreReplies:
         self._ledger.forget_dead(task.sequence, None, now)
 
     def drop_dead(self, sequence: int, ticket: Ticket, now: float) -> None:
-        """It is gone for good."""
+        """Delete a dead letter for good."""
         self._ledger.forget_dead(sequence, ticket, now)
 
 
 def _written(changes: Changes, backlog_before: int) -> StoredUse:
-    """What a commit has added to the store. Bytes that went are known with the next look at it."""
+    """Compute what a commit added to the store. Deleted bytes are seen with the next read of the
+    sums."""
     return StoredUse(
         changes.backlog - backlog_before + len(changes.dead),
         rows_bytes(changes.segments, changes.later, changes.dead, changes.results),

@@ -15,7 +15,7 @@ What makes the rows reliable, in whatever order they are read:
   which remember ends for as long as a look-up is under way.
 - A caller that waits for the end of a task is among the waiters of `TaskResults` from the start. If
   the task ends before the rows arrive, the caller hears of it like all others; if it takes the
-  request back, the rows find nobody to answer.
+  request back, it is no waiter any more when the rows arrive.
 
 After a restart, workers end tasks that the new owner has not read yet. The first reads bring most
 of them into memory, so the look-ups for ends begin when those reads are answered.
@@ -271,7 +271,7 @@ class StoredTasks:
         self._later.lookup_ends(search)
 
     def _tokens(self, search: TaskSearch) -> Sequence[Token]:
-        """Return who is answered now; those who waited for the end of the task wait no more."""
+        """Return the callers that are answered now; waiters for the end of the task are removed."""
         if isinstance(search, RevokeSearch):
             return (search.token,)
         return self._results.waiters.pop(search.sequence, ())
@@ -456,7 +456,7 @@ class StoredTasks:
         return bool(self._searches or self._waiting)
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
-        """Return who waits for a look-up, other than the waiters of `TaskResults`."""
+        """Return the requests that wait for a look-up, except the waiters of `TaskResults`."""
         searches = [*self._waiting, *self._searches]
         tokens = [one.token for one in searches if isinstance(one, RevokeSearch)]
         return tokens, [one.ticket for one in searches if isinstance(one, EndsSearch)]

@@ -1,9 +1,8 @@
-"""Long polls at the root about who serves the queue: of workers that attend, and of gateways that
-pick workers themselves.
+"""Long polls at the root about the workers of the queue: workers attend, gateways subscribe.
 
-A gateway's subscription waits until the workers are others than the gateway knows, or its time is
-up. A worker hears of the gateways' passes, and of orders, in the answer to the request with which
-it attends.
+A gateway's subscription waits until the roster of workers differs from the one that the gateway
+has, or its deadline passes. A worker is told of the gateways' passes, and of orders, in the answer
+to the long poll with which it attends.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Subscriptions:
-    """Answers workers that attend and gateways that hold a roster."""
+    """Answers workers that attend and gateways that subscribe."""
 
     def __init__(self, state: PartitionState) -> None:
         self._presence = state.presence
@@ -38,7 +37,7 @@ class Subscriptions:
         self._timers = state.timers
         self._effects = state.effects
         self.next_at = inf
-        """When a gateway hears of workers that came too soon after others."""
+        """When a gateway is told of changes that came too soon after the last roster."""
         state.timers.register(Attendance, ring=self._attendance_rings, waits=self._attends)
         state.timers.register(Subscriber, ring=self._subscriber_rings, waits=self._subscribes)
 
@@ -53,11 +52,12 @@ class Subscriptions:
     def subscribe(
         self, session: bytes, user: str, version: int, token: Token, until: float, now: float
     ) -> None:
-        """A gateway wants to know who is there; its token hears when that is something else than in
-        the roster of that version, or shortly before `until`.
+        """Queue a gateway's subscription. Its token is answered when the roster differs from the
+        one of that version, or shortly before `until`.
 
-        Who has none, or passes that somebody does not know, says version 0 and is answered at once;
-        the workers are told of its passes again. Raises `Overloaded` if too many subscribe.
+        A gateway that has no roster, or whose pass a worker refused, sends version 0 and is
+        answered at once; the workers are told of its passes again. Raises `Overloaded` if too many
+        gateways subscribe.
         """
         rosters, presence = self._presence.rosters, self._presence
         one = rosters.subscribers.get((session, user))
@@ -73,7 +73,7 @@ class Subscriptions:
             presence.version += 1
             one = Subscriber(session, user, version, presence.version)
             if version:
-                # It has one of an earlier owner, which is better than what we know yet.
+                # Its roster is of an earlier owner, and better than what this one knows yet.
                 one.not_before = presence.began + SETTLE_SECONDS
             rosters.subscribers[one.key] = one
         elif one.token is not None:
@@ -88,7 +88,7 @@ class Subscriptions:
         self._set_subscriber_timer(one)
 
     def subscribe_no_more(self, session: bytes, user: str, token: Token, now: float) -> None:
-        """Its connection is lost, or it has taken its request back."""
+        """Drop the subscription of a gateway that no longer waits for the answer."""
         one = self._presence.rosters.subscribers.get((session, user))
         if one is not None and one.token is token:
             self._subscription_over(one, now)
@@ -101,7 +101,8 @@ class Subscriptions:
         return token
 
     def _tell_all_again(self, one: Subscriber, now: float) -> None:
-        """It may have been away for longer than its passes are good, or somebody missed them."""
+        """Have the workers told of a gateway's passes again: it may have been away for longer than
+        they are valid, or a worker may have missed them."""
         for session, made in one.passes.items():
             made.tell_at = min(made.tell_at, max(now, made.told_at + TELL_AGAIN_SECONDS))
             self._presence.rosters.untold[self._presence.workers[session]] = None
@@ -113,7 +114,7 @@ class Subscriptions:
 
     def _subscriber_rings(self, one: Subscriber, now: float) -> None:
         if now < one.timer_at:
-            return  # it has another timer
+            return  # another timer of it rings later
         one.timer_at = inf
         if now < one.deadline:
             self._set_subscriber_timer(one)
@@ -125,10 +126,11 @@ class Subscriptions:
     # Workers
 
     def attend(self, told: Attendance, now: float) -> None:
-        """A worker is there; its token hears of an order, or that its time is up.
+        """Queue the long poll of a worker that attends. Its token is answered with an order, with
+        passes, or at the deadline.
 
-        Whoever is new hears at once that it is known, and whoever does not know how the others do,
-        if that matters to it.
+        A new worker is answered at once, and so is one whose verdict of itself depends on a best
+        share that it does not know.
         """
         known, earlier = self._presence.attend(told, now)
         if earlier is not None:
@@ -142,14 +144,15 @@ class Subscriptions:
                 self._presence.rosters.untold[known] = None
 
     def tell_of_the_best(self, now: float) -> None:
-        """Those who fail much hear how the others do, if that is another matter by now."""
+        """Tell workers with a low share of good answers the best share, if it changes their
+        verdict."""
         shares = self._presence.shares
         if shares.news:
             for one in shares.to_tell():
                 self.answer_attend(one, "", now)
 
     def attend_no_more(self, session: bytes, token: Token, now: float) -> None:
-        """Its connection is lost, or it has taken its request back."""
+        """Drop the long poll of a worker that no longer waits for the answer."""
         known = self._presence.workers.get(session)
         if known is not None and known.token is token:
             self._presence.answered(known, now)
@@ -158,14 +161,14 @@ class Subscriptions:
     def _attendance_rings(self, one: Attendance, now: float) -> None:
         self._tell_timer_rings(one, now)
         if now < one.deadline:
-            return  # it has another timer
+            return  # another timer of it rings later
         if one.token is None:
             self._presence.gives_up(one)
         else:
             self.answer_attend(one, "", now)
 
     def order(self, named: str, order: Order, now: float) -> list[Attendance]:
-        """A person wants these workers offline, or back; raises `UnknownWorker`."""
+        """Order workers to go offline or online, for an operator; raises `UnknownWorker`."""
         found = self._presence.find(named)
         for one in found:
             self._presence.order(one, order)
@@ -177,7 +180,7 @@ class Subscriptions:
     # At the end of a turn
 
     def tell_rosters(self, now: float) -> None:
-        """Answer those whose roster is old, and tell the workers of what that brought about."""
+        """Answer the gateways whose roster is old, and tell the workers of new passes."""
         presence = self._presence
         rosters = presence.rosters
         if presence.news or now >= self.next_at:
@@ -203,7 +206,7 @@ class Subscriptions:
             made = one.passes.get(worker.session)
             if made is None:
                 if rosters.passes >= self._limits.passes:
-                    continue  # there are others
+                    continue  # the queue has no pass left; the gateway uses other workers
                 rosters.pass_for(one, worker, self._tokens.new(), now)
                 made = one.passes[worker.session]
             if made.tell_at <= now or worker.tell_at == inf:
@@ -215,7 +218,7 @@ class Subscriptions:
         self._effects.append(AnswerSubscribe(token, one.user, one.version, members))
 
     def _tell_of_passes(self, worker: Attendance, now: float) -> None:
-        """Of passes that it has not heard of, or not lately, if it is there to listen."""
+        """Tell a worker of passes that are new or have to be renewed, if its long poll waits."""
         if worker.token is not None:
             passes = self._presence.rosters.to_tell(worker, now)
             if passes:
@@ -246,7 +249,7 @@ class Subscriptions:
                 self._presence.rosters.untold[worker] = None
 
     def stop(self) -> None:
-        """Answer everybody who waits: the node is stopping."""
+        """Answer all long polls: the node is stopping."""
         problem = Draining("The node is stopping.", remedy="Keep the roster and ask again later.")
         for subscriber in self._presence.rosters.held:
             token, subscriber.token = subscriber.token, None
@@ -257,7 +260,7 @@ class Subscriptions:
                 self._effects.append(AnswerAttend(token, ""))
 
     def tokens(self) -> list[Token]:
-        """Return everybody who waits for an answer."""
+        """Return the tokens of all long polls."""
         attending = (one.token for one in self._presence.workers.values())
         subscribed = [one.token for one in self._presence.rosters.held]
         return [*subscribed, *(token for token in attending if token is not None)]

@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 
 Token = Any
-"""Whatever the shell wants to have back when there is an answer for it."""
+"""An object of the shell that names a request; the effect with the answer carries it back."""
 
 
 class State(IntEnum):
-    """Where a task stands."""
+    """The states of a task."""
 
     READY = 0
-    """Waits for an offer."""
+    """The task waits for an offer."""
     AWAY = 1
-    """Is at the parent partition, which may have an offer."""
+    """The task is at the parent partition, which may have an offer."""
     GIVEN = 2
-    """Is at a worker."""
+    """The task is at a worker."""
     WAITING = 3
-    """Waits for its time."""
+    """The task waits until it is due."""
     PARKED = 4
-    """Is in memory only until it is written: its turn comes when it is read again."""
+    """The task is in memory only until it is written, and is read again later."""
     OVER = 5
 
 
 class TaskEvent(IntEnum):
-    """What can happen to a task."""
+    """The events of a task."""
 
     GIVE = 0
     """An offer takes it."""
@@ -52,17 +52,17 @@ class TaskEvent(IntEnum):
     """A worker proves that it has the task, which this partition had not given out: an earlier
     owner of the partition had."""
     PASS_ON = 2
-    """It goes to the parent partition."""
+    """The task goes to the parent partition."""
     TAKE = 3
     """A worker took it at the parent, or may have."""
     COME_BACK = 4
-    """No worker began it."""
+    """The task returns without having begun."""
     POSTPONE = 5
     """An attempt failed, or its worker was lost."""
     DUE = 6
-    """Its time has come."""
+    """The task is due."""
     UNPARK = 7
-    """Everything before it in its line has been read."""
+    """All tasks before it in its line have been read."""
     END = 8
     """Done, failed for good, cancelled, expired or refused; of a visitor, its visit is over."""
 
@@ -71,7 +71,7 @@ READY, AWAY, GIVEN, WAITING, PARKED, OVER = State
 
 
 class TaskTransitions(dict[State, State]):
-    """Where one event leads to, by the state that it finds; raises `InternalError` for a state in
+    """The next state after one event, by the present state; raises `InternalError` for a state in
     which the event cannot happen."""
 
     __slots__ = ("event",)
@@ -113,11 +113,11 @@ BEGINNINGS: Final[dict[State, str]] = {
     WAITING: "added with a delay, read, tried again",
     PARKED: "added behind tasks that are in the store alone",
 }
-"""The states in which a task comes into memory, and how."""
+"""The states in which a task comes into memory, and how it comes there."""
 
 
 class SegmentState:
-    """What a partition remembers of a segment in the store."""
+    """A segment in the store, as the partition remembers it."""
 
     __slots__ = ("first", "last", "left", "priority")
 
@@ -162,40 +162,40 @@ class QueueTask(Struct, gc=False, eq=False):
     payload: bytes
     added: float
     state: State
-    """Changed by the table alone."""
+    """Changed through the table only."""
     ticket: Ticket | None = None
-    """Who waits for it to be safe."""
+    """The request of the producer, until the task is safe."""
     ready: float = 0.0
-    """Since when it could have been run; whoever makes the task says so."""
+    """Since when it could have been run; set by the code that creates the task."""
     attempt: int = 0
-    """Attempts that came to nothing; of a visitor, the number of the next one."""
+    """Attempts that failed; for a visitor, the number of the next attempt."""
     expires: float = 0.0
     due: float = 0.0
     reported: int = 0
-    """The last attempt whose worker told that it failed: no second end of it counts."""
+    """The last attempt whose worker reported a failure: a second end of it does not count."""
     failure: bytes = b""
     origin: int = -1
-    """The partition that owns it, if that is another one: a visitor."""
+    """The partition that owns a visitor; -1 for an own task."""
     visit: Token = None
-    """Of a visitor: whom to tell what became of it."""
+    """The request of the child partition that sent a visitor."""
     holder: bytes = b""
-    """Which worker has it (`proofs.holder_of`); empty: none, or one that is not known."""
+    """The worker that has it (`attempt_proofs.holder_of`); empty: none, or an unknown one."""
     proof: bytes = b""
-    """What the holder shows; empty: not computed here, so it is computed when it is shown."""
+    """The proof of the holder; empty: not computed yet, so it is computed when one is shown."""
     worker: str = ""
     given_at: float = 0.0
     lease_until: float = 0.0
     hold_until: float = 0.0
     place: int = 0
-    """In its line."""
+    """Its position in its line."""
     revoked: bool = False
     called: bool = False
     """Whether it was called back from the parent."""
-    # Where it is written down: in a segment, in a row of its own, or not yet.
+    # Where it is stored: in a segment, in a row of its own, or not yet.
     segment: SegmentState | None = None
     later_stored: bool = False
     writing: bool = False
-    """Whether a commit that is under way has it."""
+    """Whether the commit under way has it."""
 
     @property
     def stored(self) -> bool:
@@ -204,13 +204,13 @@ class QueueTask(Struct, gc=False, eq=False):
 
     @property
     def may_have_begun(self) -> bool:
-        """Whether a worker may have begun an attempt at it."""
+        """Whether a worker may have begun an attempt."""
         return self.attempt > 0 or self.state is GIVEN or self.state is AWAY
 
 
 def recalled(record: Record, *, wall: float, now: float, state: State) -> QueueTask:
-    """Return a task as it was written down. The wall clock is `wall` ahead of the loop's time."""
-    # A wall clock that was set back must not let it come from the future.
+    """Return a task from its record. The wall clock is `wall` ahead of the loop's time."""
+    # If the wall clock was set back, the task must not come from the future.
     added = min(record.added_at - wall, now)
     return QueueTask(
         record.sequence,

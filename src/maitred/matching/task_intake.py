@@ -1,4 +1,4 @@
-"""What producers ask of a partition: take tasks in, and cancel them."""
+"""Adds and cancels tasks for producers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TaskIntake:
-    """For those who bring tasks."""
+    """Takes in new tasks, and cancels tasks that are in memory."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TaskIntake:
             waiting = backlog.ready
             self._matcher.match(now)
             self.matched_at_once += waiting - backlog.ready
-            # Workers of other partitions may be free: then the parent knows, and soon.
+            # Workers of other partitions may be free, and soon have the tasks through the parent.
             if not self._is_root and 0 < backlog.ready <= len(payloads):
                 until = now + self._settings.hold_seconds
                 for task in tasks.values():
@@ -129,7 +129,7 @@ class TaskIntake:
             quota.bytes += size
 
     def _workers_wait_for(self, tasks: int) -> bool:
-        """Whether offers wait for so many new tasks, and no other task or query goes first."""
+        """Return whether offers wait for so many new tasks, and no task or query goes first."""
         return not (
             not self._offers.has(tasks)
             or self._backlog.ready
@@ -140,11 +140,12 @@ class TaskIntake:
         )
 
     def absence(self, sequence: int) -> MaitredError:
-        """Say of a task that is neither in memory nor in the store whether it is over or never was.
+        """Return the problem of a request for a task that is neither in memory nor in the store:
+        the task is over, or never existed.
 
-        Every task that was acknowledged is in the store until it is over. An earlier owner's
-        numbers are known by their range alone, so of those it is only said that, if the task was
-        ever added, it is over.
+        Every task that was acknowledged is in the store until it is over. The numbers of earlier
+        owners are known by their range alone, so for those it only says that the task is over if it
+        was ever added.
         """
         key = self._key
         name = f"{key.namespace}/{key.queue}/{key.partition}/{sequence}"
@@ -166,8 +167,8 @@ class TaskIntake:
         )
 
     def revoke(self, sequence: int, now: float) -> Revocation | None:
-        """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it. Raises
-        the store's problem, and does nothing, if that could not be written now."""
+        """Cancel a task; return None if neither the task nor its end is in memory. Raises the
+        store's problem, and does nothing, if the end of the task could not be written now."""
         task = self._own_tasks.tasks.get(sequence)
         if task is None:
             ended = self._outcomes.get(sequence, now)
@@ -182,7 +183,7 @@ class TaskIntake:
 
 
 def revocation_of(status: EndStatus) -> Revocation:
-    """Return what is told to somebody who cancels a task that has ended so. One that was cancelled
-    before is cancelled: whoever asks again, since the first answer did not arrive, hears the same.
-    """
+    """Return what a caller hears that cancels a task which has ended so. A task that was cancelled
+    before is "cancelled": a caller that repeats its request, because the first answer did not
+    arrive, hears the same."""
     return "cancelled" if status == "cancelled" else "over"

@@ -1,4 +1,4 @@
-"""What came of a partition's tasks: kept in memory or in the store, told to those who wait."""
+"""Results of a partition's tasks: kept in memory or in the store, told to waiting callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TaskResults:
-    """The last results, and who waits for the next ones."""
+    """The last results, and the callers that wait for others."""
 
     def __init__(self, state: PartitionState) -> None:
         self._settings = state.settings
@@ -34,7 +34,8 @@ class TaskResults:
         self.not_kept = 0
         """Results that stayed in memory and failures that were cut, since a quota had no room."""
         self.waiters: dict[int, list[Token]] = {}
-        """Who waits for the end of a task, by its number."""
+        """Callers that wait for the end of a task, by its number: the task is in memory, in the
+        store, or being looked up."""
 
     def write_all(self, *, moving: bool) -> None:
         """While the partition is about to move, have the result of every task that ends written."""
@@ -43,7 +44,8 @@ class TaskResults:
     # For callers
 
     def wait_for(self, sequence: int, token: Token, now: float) -> bool:
-        """Tell the token when the task is over; False if we know nothing of it."""
+        """Tell the token when the task is over; return False if neither the task nor its end is in
+        memory."""
         ended = self.outcomes.get(sequence, now)
         if ended is not None:
             self.tell(sequence, token, ended)
@@ -54,11 +56,11 @@ class TaskResults:
         return True
 
     def wait_for_stored(self, sequence: int, token: Token) -> None:
-        """Tell the token when a task is over that is in the store alone."""
+        """Tell the token when a task is over that may be in the store alone."""
         self.waiters.setdefault(sequence, []).append(token)
 
     def wait_no_more(self, sequence: int, token: Token) -> None:
-        """The caller has taken its request back."""
+        """Forget a caller that no longer waits."""
         waiting = self.waiters.get(sequence)
         if waiting is not None and token in waiting:
             waiting.remove(token)
@@ -66,13 +68,13 @@ class TaskResults:
                 del self.waiters[sequence]
 
     def tokens(self) -> list[Token]:
-        """Return everybody who waits for the end of a task."""
+        """Return the tokens of all callers that wait for the end of a task."""
         return [token for waiting in self.waiters.values() for token in waiting]
 
     # Ends
 
     def remember(self, sequence: int, ended: Ended, now: float) -> None:
-        """A task is over: tell those who wait, and keep what came of it for its time."""
+        """Tell waiting callers that a task is over, and keep its result until it expires."""
         if self.waiters:
             for token in self.waiters.pop(sequence, ()):
                 self.tell(sequence, token, ended)

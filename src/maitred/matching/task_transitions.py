@@ -1,4 +1,4 @@
-"""What becomes of a partition's own tasks: given out, back again, later again, over."""
+"""Every change of a partition's own tasks: lease, return, retry, end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from maitred.matching.task_results import TaskResults
 
 RUN_KEPT = 0.9
-"""Of the mean run time, at each new one."""
+"""Weight of the old mean run time at each new run."""
 
 
 class OwnTasks:
-    """The tasks that the partition owns and that are not over, and the ways that each can go."""
+    """The tasks that the partition owns and that are not over, and the changes of their states."""
 
     def __init__(self, state: PartitionState, results: TaskResults) -> None:
         self._settings = state.settings
@@ -48,16 +48,16 @@ class OwnTasks:
         self._random = state.random
         self._effects = state.effects
         self.tasks = state.tasks
-        """Those in memory, by their numbers."""
+        """Tasks in memory, by their numbers."""
         self.leases: OrderedDict[int, QueueTask] = OrderedDict()
-        """Those with a worker, in the order in which their leases end."""
+        """Tasks at a worker, in the order in which their leases end."""
         self.open_tasks = state.acquired.backlog
-        """How many are not over, in memory or not."""
+        """How many tasks are not over, in memory or not."""
         self.first_sequence = state.first_sequence
         """Lower numbers were given out by earlier owners of the partition."""
         self.next_sequence = state.first_sequence
         self.recovering_until = -inf
-        """Until then nothing is given out: workers of an earlier owner say what they have."""
+        """Until then no task is given out: workers claim what an earlier owner gave them."""
         if state.acquired.backlog and not state.acquired.clean:
             self.recovering_until = state.loaded_at + state.settings.recovery_seconds
         self.finished = Rate(state.loaded_at)
@@ -70,29 +70,29 @@ class OwnTasks:
         return self.recovering_until > -inf
 
     def recovery_ends(self, now: float) -> None:
-        """Give tasks out again, if it is time."""
+        """End the recovery, if its time is over: tasks are given out again."""
         if now >= self.recovering_until:
             self.recovering_until = -inf
 
     # In and out of memory
 
     def take_numbers(self, count: int) -> int:
-        """Open so many new tasks; returns the number of the first."""
+        """Count so many new tasks, and return the number of the first."""
         first = self.next_sequence
         self.next_sequence = first + count
         self.open_tasks += count
         return first
 
     def opened_again(self, task: QueueTask) -> None:
-        """A dead letter, or a task of a row that was set aside, is a task again."""
+        """Take in a task from a dead letter, or from a row that was set aside."""
         self.open_tasks += 1
         self.tasks[task.sequence] = task
 
     def over_in_store(self, count: int) -> None:
-        """So many that were in the store alone are over, or in a row that was set aside."""
+        """Count tasks as over that were in the store alone, or are in a row set aside."""
         self.open_tasks -= count
 
-    # Ways
+    # Changes
 
     def lease(self, task: QueueTask, holder: bytes, proof: bytes, worker: str, now: float) -> None:
         """Let the worker have a task that is GIVEN until its lease ends."""
@@ -111,7 +111,7 @@ class OwnTasks:
     def renew(
         self, task: QueueTask, holder: bytes, proof: bytes, worker: str, until: float
     ) -> None:
-        """The worker that has it says so."""
+        """Renew the lease of a task whose worker reported that it runs."""
         task.holder = holder
         task.proof = proof
         task.worker = worker
@@ -119,11 +119,12 @@ class OwnTasks:
         self.leases.move_to_end(task.sequence)
 
     def lease_ends(self, task: QueueTask) -> None:
-        """No worker has it any more, whatever comes next."""
+        """End the lease of a task, before its next change."""
         self.leases.pop(task.sequence, None)
 
     def expire(self, task: QueueTask, now: float) -> None:
-        """Nobody is to begin it any more; a visitor's owner sees to that itself."""
+        """End a task that expired before it began. A visitor returns to its owner, which ends it
+        itself."""
         if task.origin >= 0:
             self._backlog.left(task)
             task.state = ON_END[task.state]
@@ -132,7 +133,8 @@ class OwnTasks:
             self.end(task, "expired", b"", None, now)
 
     def come_back(self, task: QueueTask, now: float) -> None:
-        """Nobody began it: it stands where it stood, before those that went to the parent since."""
+        """Queue a task again that no worker began, at its old place: before tasks that went to the
+        parent since."""
         if self._cannot_be_kept(task):
             self.refuse(task)
             return
@@ -152,7 +154,7 @@ class OwnTasks:
     def try_again(
         self, task: QueueTask, reason: str, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
-        """An attempt came to nothing: later again, or never."""
+        """Postpone a task whose attempt failed, or end it if it has no attempts left."""
         if task.revoked:
             self.end(task, "cancelled", b"", ticket, now)
             return
@@ -173,14 +175,14 @@ class OwnTasks:
         self.wait_until_due(task, ticket, now)
 
     def wait_until_due(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
-        """A task that is WAITING gets a row of its own; the ticket waits until it is written."""
+        """Give a task that is WAITING a row of its own; the ticket waits until it is written."""
         self._ledger.postpone(task, ticket, now)
         self._later.add(task)
 
     def end(
         self, task: QueueTask, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
-        """It is over, however."""
+        """End a task, unless it is over."""
         if task.state is not OVER:
             self.finished.count(1, now)
             self.end_counted(task, status, body, ticket, now)
@@ -235,9 +237,9 @@ class OwnTasks:
     # While the store cannot be written
 
     def answer_producers(self, pending: Pending) -> None:
-        """Nothing can be written: what became of their tasks is known all the same. A result is
-        kept in memory until it can be written; of a dead letter that may never be written nothing
-        is promised."""
+        """Answer producers whose tasks ended while nothing can be written. A result is kept in
+        memory until it can be written; a dead letter may never be written, so the outcome of a
+        failed task is unknown."""
         producers, pending.producers = pending.producers, []
         for ticket, failed in producers:
             if failed:
@@ -248,12 +250,12 @@ class OwnTasks:
                 self._tickets.safe(ticket)
 
     def _cannot_be_kept(self, task: QueueTask) -> bool:
-        """Whether a task that no worker has now would have to be written, and cannot be. If a
-        commit that is under way has it, the end of the commit decides."""
+        """Return whether a task that no worker has any more was never written, and cannot be now.
+        If the commit under way has it, the end of that commit decides."""
         return self._health.problem is not None and task.ticket is not None and not task.writing
 
     def refuse_unwritable(self) -> None:
-        """While nothing can be written, only what a worker has got, or may have, is taken."""
+        """While nothing can be written, refuse new tasks that no worker has or may have."""
         for task in list(self._ledger.fresh.values()):
             if task.state is not GIVEN and task.state is not AWAY:
                 self.refuse(task)

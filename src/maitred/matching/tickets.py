@@ -35,7 +35,7 @@ class Tickets:
             self.settle(ticket)
 
     def unknown(self, ticket: Ticket, sentence: str) -> None:
-        """Take off a part of which an attempt may have begun, though the store does not have it."""
+        """Take off a part whose task may have begun and is not in the store."""
         ticket.problem = OutcomeUnknown(sentence)
         self.release(ticket)
 
@@ -51,7 +51,7 @@ class Tickets:
         self._effects.append(Settle(ticket))
 
     def settle_early(self, ticket: Ticket, problem: MaitredError) -> None:
-        """Answer a request whose parts are not settled; what becomes of them is told to nobody."""
+        """Answer a request before its parts are settled; their end is not reported any more."""
         ticket.problem = problem
         ticket.told = True
         self._effects.append(Settle(ticket))

@@ -1,4 +1,4 @@
-"""The tree: what a partition passes on to its parent, and what its children pass on to it."""
+"""The tree: passes tasks and offers on to the parent, and takes in those of the children."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from maitred.matching.task_transitions import OwnTasks
 
 VISIT_SECONDS = 1.0
-"""How long a task waits at the parent for an offer before it is asked again where it is at home."""
+"""How long a task waits at the parent for an offer before it returns home."""
 
 REST_SECONDS = 0.05
-"""After the parent could not be asked, or had nothing for an offer until its time was up."""
+"""How long nothing is passed on after the parent was not reached, or had nothing for an offer."""
 
 
 class TreeForwarding:
@@ -78,21 +78,22 @@ class TreeForwarding:
         self._effects = state.effects
         self.offers_away = 0
         self.tasks_away = 0
-        """Tasks at the parent, those of children among them."""
+        """Tasks at the parent, including those of children."""
         self._offers_rest_until = -inf
-        """The parent had no ear for an offer: so long none is passed on."""
+        """Until then no offer is passed on: the parent had nothing for one."""
         self.passed_tasks = self.passed_offers = 0
         state.timers.register(QueueTask, ring=self._visit_rings, waits=_visits)
 
     def set_readable(self, *, readable: bool) -> None:
-        """Whether workers are sent to this partition. None asks one that was removed: what is found
-        there goes up in any case."""
+        """Set whether workers offer to this partition. No worker offers to a partition that was
+        removed, so its tasks go to the parent in any case."""
         self._readable = readable
 
     def offer_answered(
         self, offer: WaitingOffer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
     ) -> None:
-        """What the parent had for an offer that was passed on; nothing, if it was not reached."""
+        """Answer an offer that was passed on with what the parent gave it: nothing, if the parent
+        was not reached. If the offer was answered meanwhile, the tasks are returned."""
         self.offers_away -= 1
         was_away, offer.away = offer.away, False
         if not found and not reserved:
@@ -103,12 +104,12 @@ class TreeForwarding:
             self._offers.close(offer)
             self._effects.append(Give(offer, [], found, (), reserved))
             return
-        # Reservations are dropped: the worker refuses those queries, and they are asked again.
+        # Reservations are dropped: the worker refuses those queries, and the gateways repeat them.
         for task in found:
             self._effects.append(GiveBack(task, offer.session, offer.user))
 
     def task_answered(self, task: QueueTask, holder: bytes, worker: str, now: float) -> None:
-        """Which worker has a task that was passed on; none, if the holder is empty."""
+        """Note which worker took a task that was passed on; none, if the holder is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
             self._visitor_answered(task, holder, worker)
@@ -130,11 +131,12 @@ class TreeForwarding:
         self._matcher.match(now)
 
     def parent_away(self, now: float) -> None:
-        """It could not be reached: tasks are not passed on for a moment."""
+        """Pass no tasks on for a moment: the parent could not be reached."""
         self._away.rest(now + REST_SECONDS)
 
     def task_lost(self, task: QueueTask, now: float) -> None:
-        """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
+        """Lease a task to an unknown worker: the parent may have given it out, and did not answer.
+        A worker that has it will report."""
         self.tasks_away -= 1
         if task.origin >= 0:
             if task.state is AWAY:
@@ -148,20 +150,20 @@ class TreeForwarding:
             self._own_tasks.lease(task, b"", b"", "", now)
 
     def visit(self, task: QueueTask, until: float, now: float) -> None:
-        """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
+        """Queue a child's task; effect `VisitorTaken` or `VisitorUnwanted` answers the child."""
         self._backlog.push(task)
         self._timers.set(until, task)
         self._matcher.match(now)
 
     def visit_recalled(self, task: QueueTask) -> None:
-        """The child wants it back, and hears what became of it: at once, if nobody has it yet."""
+        """Return a task that its child calls back, unless an offer here or further up has it."""
         if task.state is READY:
             self._visit_ends(task)
         elif task.state is AWAY:
             self._effects.append(RecallTask(task))
 
     def visit_no_more(self, task: QueueTask) -> None:
-        """The child has given up, or is gone."""
+        """Forget a visitor whose child has given up, or is gone."""
         if task.state is READY:
             self._backlog.left(task)
         if task.state is not OVER:
@@ -172,13 +174,13 @@ class TreeForwarding:
             self._visit_ends(task)
 
     def _visit_ends(self, task: QueueTask) -> None:
-        """Nobody here wanted it."""
+        """Send a visitor back that found no offer."""
         self._backlog.left(task)
         task.state = ON_END[task.state]
         self._effects.append(VisitorUnwanted(task))
 
     def leave(self) -> list[Token]:
-        """Forget the visitors; returns those who wait to hear of them."""
+        """Forget the visitors; return the tokens of their children's requests."""
         visitors: list[QueueTask] = self._timers.waiting(QueueTask)
         tokens = [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
         for visitor in visitors:
@@ -192,22 +194,22 @@ class TreeForwarding:
         if holder:
             self._effects.append(VisitorTaken(task, holder, worker))
         else:
-            # Its time here was up while it was further up.
+            # Its visit here ended while it was further up.
             self._effects.append(VisitorUnwanted(task))
 
     def pass_on(self, now: float) -> float:
-        """What waited long enough goes up the tree; returns when more will have."""
+        """Pass offers and tasks on that waited long enough; return when the next ones will have."""
         queries = self._requests.slots_away
         if self.parent is None or (self._own_tasks.recovering and not queries):
             return inf
         limits = self._limits
         if self._offers.slots:
             if self._backlog.ready and not queries:
-                return inf  # held up by the rate limit, at home as anywhere
+                return inf  # the rate limit holds tasks up, at the parent as well
             if now < self._offers_rest_until:
                 return self._offers_rest_until
             if self._away.tasks and now < self._away.home_by and not queries:
-                return self._away.home_by  # they are on their way home
+                return self._away.home_by  # tasks are on their way home
             wait = 0.0 if queries else limits.offer_wait_seconds
             for offer in self._offers.waiting():
                 if offer.away or not offer.untouched:
@@ -224,9 +226,9 @@ class TreeForwarding:
         if self._own_tasks.recovering:
             return inf
         if self._backlog.ready and self._offers.any_free:
-            return inf  # held up by the rate limit, or by those that are on their way home
+            return inf  # the rate limit, or tasks on their way home, hold tasks up
         if self._away.tasks and now < self._away.home_by:
-            return self._away.home_by  # so that they go up again in their order
+            return self._away.home_by  # so that all go up again in their order
         most = limits.tasks if self._readable else max(1, limits.tasks)
         while self.tasks_away < most:
             task = self._backlog.first()

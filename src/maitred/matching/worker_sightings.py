@@ -1,4 +1,4 @@
-"""The workers that a partition has heard of, whether they are still there or not."""
+"""The workers that a partition has heard of, including those that are gone."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from maitred.matching.presence import Presence
 
 WORKERS_SECONDS = 300.0
-"""How long a worker is remembered that is not heard of any more."""
+"""How long a worker is remembered after it was last heard of."""
 
 WORKERS_KEPT = 10_000
-"""No more workers are remembered than this, whoever says to be another one each time."""
+"""Most workers that are remembered, even if a client uses a new session each time."""
 
 
 class WorkerSightings:
-    """Names and sightings by session, and which workers gateways suspect."""
+    """When each worker was last heard of, and which workers gateways suspect."""
 
     __slots__ = ("_presence", "suspected", "workers")
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
         self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-        """Names and when they were heard of, by session; the one that was heard of last, last."""
+        """Names and moments by session, in the order in which they were last heard of."""
         self.suspected: OrderedDict[bytes, float] = OrderedDict()
         """Sessions of workers that were suspected within `SUSPECT_SECONDS`, and when."""
 
     def heard(self, session: bytes, worker: str, now: float) -> None:
-        """A worker offers slots, or proves that it runs tasks."""
+        """Note that a worker offers slots, or proves that it runs tasks."""
         self._presence.spoke(session, now)
         workers = self.workers
         workers[session] = (worker, now)
@@ -40,7 +40,7 @@ class WorkerSightings:
             workers.popitem(last=False)
 
     def forget(self, now: float) -> None:
-        """Forget those that are gone."""
+        """Forget workers that were not heard of for `WORKERS_SECONDS`."""
         workers = self.workers
         while workers and now - next(iter(workers.values()))[1] > WORKERS_SECONDS:
             workers.popitem(last=False)
