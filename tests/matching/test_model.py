@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maitred.errors import StoreUnavailable
-from maitred.matching.effects import Foreign
+from maitred.errors import OutcomeUnknown, StoreUnavailable, TaskForgotten
+from maitred.matching.effects import Ended, Foreign
 from maitred.matching.records import Terms
 from maitred.settings import Forwarding
 from tests.matching.driver import DONE, FAILED, Driver, Run, session_of
@@ -44,6 +44,8 @@ class Books:
         """Those that came back, or were away, or saw a crash."""
         self.finishing: dict[int, list[Asked]] = {}
         """Workers that said that they are done with a task."""
+        self.asking: list[Asked] = []
+        """Callers that cancel tasks or wait for their ends, and were not answered."""
         self.dropped: set[int] = set()
         """Dead letters that nobody wants."""
 
@@ -134,18 +136,18 @@ class PartitionMachine(RuleBasedStateMachine):
     def revoke(self, place: int) -> None:
         sequence = self._some_task(place)
         if sequence is not None:
-            try:
-                self.driver.revoke(sequence)
-            except StoreUnavailable:  # then nothing was done
-                assert sequence not in self.driver.ended
-                self.driver.turn()
+            was_over = sequence in self.driver.ended
+            asked = self.driver.cancel(sequence)
+            if asked.answered and isinstance(asked.value, StoreUnavailable):
+                assert was_over == (sequence in self.driver.ended)
+            self.books.asking.append(asked)
             self.note()
 
     @rule(place=PLACES)
     def wait(self, place: int) -> None:
         sequence = self._some_task(place)
         if sequence is not None and self.books.added[sequence].safe:
-            self.driver.wait_for(sequence)
+            self.books.asking.append(self.driver.wait_for(sequence))
             self.note()
 
     # Workers
@@ -299,6 +301,25 @@ class PartitionMachine(RuleBasedStateMachine):
         self.driver.turn()
         self.note()
 
+    @rule(slow=st.booleans())
+    def lookups(self, *, slow: bool) -> None:
+        self.driver.slow_lookups = slow
+        while self.driver.lookups:
+            self._lookup_arrives()
+
+    @precondition(lambda self: self.driver.lookups)
+    @rule(place=PLACES, failed=st.sampled_from([False, False, False, True]))
+    def lookup_arrives(self, *, place: int, failed: bool) -> None:
+        """In any order: look-ups do not wait for each other."""
+        lookups = self.driver.lookups
+        lookups.insert(0, lookups.pop(place % len(lookups)))
+        self._lookup_arrives(StoreUnavailable("The disk is away.") if failed else None)
+
+    def _lookup_arrives(self, problem: StoreUnavailable | None = None) -> None:
+        self.driver.answer_lookup(problem)
+        self.driver.turn()
+        self.note()
+
     @rule()
     def crash(self) -> None:
         self._crash()
@@ -388,7 +409,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 continue
             assert run.sequence in books.added, "a task that nobody added, or that was refused"
             for asked in books.finishing.get(run.sequence, ()):
-                assert not asked.safe, "a task is given again though its worker heard it is done"
+                assert not asked.safe or run.sequence in asked.late, (
+                    "a task is given again though its worker heard it is done"
+                )
             for other, until in books.runs.values():
                 if other.sequence == run.sequence:
                     assert until <= run.at, "a task is with two workers"
@@ -397,6 +420,22 @@ class PartitionMachine(RuleBasedStateMachine):
             books.runs[key] = run, run.at + LEASE
             self._in_order(run)
         self.seen = len(driver.given)
+        answered = [asked for asked in books.asking if asked.answered]
+        books.asking = [asked for asked in books.asking if not asked.answered and not asked.over]
+        for asked in answered:
+            self._is_true(asked.sequences[0], asked.value)
+
+    def _is_true(self, sequence: int, told: object) -> None:
+        """What a caller heard of a task is so, and is on disk."""
+        store, partition = self.driver.store, self.driver.partition
+        is_open = sequence in store.unfinished() or sequence in partition.own_tasks.tasks
+        if isinstance(told, Ended):
+            assert told.status == self.driver.ended.get(sequence, "failed")
+            assert not is_open
+        elif isinstance(told, TaskForgotten) or told in ("cancelled", "over"):
+            assert not is_open, f"{sequence} is said to be over: {told}"
+        else:
+            assert told == "cancelling" or isinstance(told, StoreUnavailable | OutcomeUnknown)
 
     def _in_order(self, run: Run) -> None:
         books, sequence = self.books, run.sequence
@@ -431,9 +470,11 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def _come_to_rest(self) -> None:
         driver = self.driver
-        driver.slow_reads = False
+        driver.slow_reads = driver.slow_lookups = False
         while driver.reads:
             driver.answer_read()
+        while driver.lookups:
+            driver.answer_lookup()
         if driver.partition.ledger.under_way is not None:
             driver.end_commit()
         driver.auto_commit = True
@@ -477,6 +518,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.nothing_acknowledged_is_lost()
         for asked in driver.asked:
             assert asked.answered or asked.over, f"{asked.what} was never answered"
+        assert not driver.partition.stored_tasks.is_searching
+        assert not driver.partition.results.waiters
         assert driver.partition.offers.slots == 0
         assert driver.partition.tree.offers_away == driver.partition.tree.tasks_away == 0
         assert driver.partition.ack_level == driver.partition.read_level
