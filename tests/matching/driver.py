@@ -702,7 +702,7 @@ class Driver:
     def drop_dead(self, sequence: int) -> Asked:
         asked = self.ask("drop dead")
         ticket = Ticket(asked, 1)
-        self.partition.store_replies.drop_dead(sequence, ticket, self.now)
+        self.partition.ledger.forget_dead(sequence, ticket, self.now)
         self.partition.tickets.release(ticket)
         self.turn()
         return asked

@@ -540,3 +540,15 @@ def test_a_damaged_end_is_set_aside_once(how: int) -> None:
             assert isinstance(asked.value, TaskDamaged)
         driver.pass_time(1.0)
         assert [row.kind for row in driver.set_aside] == [kind]
+
+
+def test_a_partition_and_its_parts_show_their_state() -> None:
+    driver, alone = overfull()
+    driver.cancel(alone[0])
+    partition = driver.partition
+    assert (
+        repr(partition) == "<Partition shop/mails/0: writable, 20 tasks, 0 running, 0 free slots>"
+    )
+    assert repr(partition.stored_tasks) == "<StoredTasks: 1 looked up, 0 waiting>"
+    assert repr(partition.backlog) == "<Backlog: 10 ready, 1 lines continue in the store>"
+    assert repr(partition.ledger) == "<Ledger: 20 stored, 0 fresh, 0 held, none under way>"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from maitred.balancing.workers.doubt import Doubts
@@ -71,7 +72,7 @@ class Allocator:
         """When the first worker whose shared slots were passed over may be given queries again."""
         self.allocated = Rate(state.loaded_at)
         """Slots that this partition gave to queries."""
-        state.timers.register(SlotRequest, ring=self._time_is_up, waits=_is_open)
+        state.timers.register(SlotRequest, ring=self._time_is_up, waits=attrgetter("is_open"))
 
     def request(self, request: SlotRequest, now: float, user_waiting: int | None = None) -> None:
         """Queue a gateway's request for slots. It is answered with slots, or with the reason why
@@ -318,7 +319,3 @@ class Allocator:
     def tokens(self) -> list[Token]:
         """Return the tokens of all requests that wait."""
         return [request.token[0] for request in self.lines.unanswered()]
-
-
-def _is_open(request: SlotRequest) -> bool:
-    return request.is_open

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.matching.records import PRIORITIES
@@ -135,7 +136,7 @@ class Line:
         return task
 
     def forget(self) -> None:
-        """The partition is let go: give its memory back."""
+        """Give the memory back: the partition is let go."""
         self._count(-self.bytes)
 
     def _count(self, size: int) -> None:
@@ -143,7 +144,7 @@ class Line:
         self._memory.used += size
 
     def __iter__(self) -> Iterator[QueueTask]:
-        yield from sorted(self.back, key=_place)
+        yield from sorted(self.back, key=attrgetter("place"))
         yield from self.tasks
 
     @property
@@ -172,12 +173,16 @@ class Backlog:
         self.ready = 0
         """Tasks in memory that wait for an offer."""
 
+    def __repr__(self) -> str:
+        unread = sum(line.on_disk for line in self.lines)
+        return f"<Backlog: {self.ready} ready, {unread} lines continue in the store>"
+
     def _most_bytes(self, line: Line) -> int:
         """Return how many bytes the line may have in memory now."""
         return self._memory.share(self._buffer_bytes, line.bytes)
 
     def forget(self) -> None:
-        """The partition is let go: give its memory back."""
+        """Give the memory back: the partition is let go."""
         for line in self.lines:
             line.forget()
 
@@ -328,7 +333,3 @@ class Backlog:
     def any_unread(self) -> bool:
         """Whether the store has tasks that are not in memory."""
         return any(line.known > line.cursor for line in self.lines)
-
-
-def _place(task: QueueTask) -> int:
-    return task.place

@@ -87,7 +87,7 @@ class LaterTasks:
         self._count(-len(task.payload))
 
     def forget(self) -> None:
-        """The partition is let go: give its memory back."""
+        """Give the memory back: the partition is let go."""
         self._count(-self.bytes)
 
     def _count(self, size: int) -> None:
@@ -157,7 +157,7 @@ class LaterTasks:
         self._lookups[lookup] = self._commits
 
     def has_committed_since(self, lookup: object) -> bool:
-        """Whether a commit has ended since the look-up began."""
+        """Return whether a commit has ended since the look-up began."""
         return self._commits > self._lookups[lookup]
 
     def lookup_ends(self, lookup: object) -> None:

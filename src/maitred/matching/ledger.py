@@ -155,6 +155,11 @@ class Ledger:
         self._urgent = False
         self._deferred: list[tuple[Callable[[QueueTask, float], None], QueueTask]] = []
 
+    def __repr__(self) -> str:
+        fresh, held = len(self.fresh), len(self.held)
+        commit = "none" if self.under_way is None else "one"
+        return f"<Ledger: {self.stored} stored, {fresh} fresh, {held} held, {commit} under way>"
+
     # New tasks
 
     def add(self, tasks: dict[int, QueueTask]) -> None:
@@ -310,6 +315,7 @@ class Ledger:
         return any(sequence in pending.dead_gone for pending in self.all_pending())
 
     def forget_dead(self, sequence: int, ticket: Ticket | None, now: float) -> None:
+        """Delete a dead letter."""
         self.pending.dead_gone.append(sequence)
         self._wait_for(ticket)
         self._urgent = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from maitred.matching.effects import Foreign, Give, NothingFor, RecallOffer, VisitorTaken
@@ -35,7 +36,7 @@ class Matcher:
         self._waits = state.waits
         self._timers = state.timers
         self._effects = state.effects
-        state.timers.register(WaitingOffer, ring=self._offer_rings, waits=_is_open)
+        state.timers.register(WaitingOffer, ring=self._offer_rings, waits=attrgetter("is_open"))
 
     # Offers
 
@@ -143,7 +144,7 @@ class Matcher:
         return most
 
     def urgency(self) -> int | None:
-        """How urgent the first is that waits for a slot: see `SharedSupplies`."""
+        """Return how urgently the partition needs a slot: see `SharedSupplies`."""
         requests = self._requests
         if requests.slots and not requests.slots_away:
             first = requests.first()
@@ -214,7 +215,3 @@ class Matcher:
         self._effects.append(Give(offer, ours, foreign, offer.reserved))
         offer.given = []  # the offer's timer keeps the offer for a while, but not the tasks
         offer.reserved = []
-
-
-def _is_open(offer: WaitingOffer) -> bool:
-    return offer.is_open

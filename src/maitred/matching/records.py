@@ -1,4 +1,4 @@
-"""What a partition writes down: the shapes that stores keep and give back.
+"""The records that partitions persist, and that stores keep and return.
 
 Tasks that have to be written are written in groups, and a group's tasks of one priority make one
 *segment*: one row, however many tasks it has, whose body only partitions can read. A segment is
@@ -6,12 +6,12 @@ never rewritten. A task of it that is finished gets a *mark*; when all are finis
 its marks go together. Work is done about in the order in which it came, so most marks are those of
 consecutive tasks.
 
-A task that waits for a moment (a delay, a retry) leaves its segment and has a row of its own, found
-by the time when it is due. So have dead letters and results that are kept.
+A task that waits until it is due (a delay, a retry) leaves its segment and has a row of its own,
+found by the time when it is due. Dead letters and stored results have rows of their own, too.
 
 Bodies are sealed with a checksum, since disks and file systems return wrong bytes without saying
-so. A row whose body cannot be read is *set aside*: it leaves its place, is kept as it was found,
-and waits for a person.
+so. A row whose body cannot be read is *set aside*: it leaves its table, is kept as it was found,
+and waits for an operator.
 
 Every task has a sequence number, unique in its partition for ever: the range id of the owner that
 took it in, times 2**32, plus a count. Higher means later.
@@ -36,8 +36,8 @@ PRIORITIES: Final = 5
 SEQUENCES_PER_RANGE: Final = 2**32
 
 ROW_BYTES: Final = 64
-"""What a stored row counts besides its body: keys, index entries and page headers take about as
-much. Without it a million rows with empty bodies would count as nothing."""
+"""Bytes that a stored row counts besides its body: keys, index entries and page headers take about
+as much. Without them a million rows with empty bodies would count as nothing."""
 
 TASK_BYTES: Final = ROW_BYTES + 96
 """The most that a task takes in the store besides its payload and its failure: a row of its own and
@@ -45,11 +45,11 @@ the rest of its record. In a segment with others it takes less."""
 
 
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
-"""Up to ten years: what is longer is a slip."""
+"""Seconds, at most ten years: a longer time is a mistake."""
 
 
 class PartitionKey(NamedTuple):
-    """Which partition, in the order of the wire."""
+    """Names a partition; the fields are in the order of the protocol."""
 
     namespace: str
     queue: str

@@ -159,7 +159,7 @@ class SlotRequestLines:
             return []
         found: dict[SlotRequest, None] = {}
         for line in self._lines:
-            for _, _, request in sorted(line, key=_place):
+            for _, _, request in sorted(line):
                 if request.is_open and request.slots and not request.away:
                     found[request] = None
         return list(found)
@@ -195,7 +195,3 @@ class SlotRequestLines:
                     one for one in line if one[2].is_open and one[2].slots and not one[2].away
                 ]
                 heapify(line)
-
-
-def _place(entry: tuple[float, int, SlotRequest]) -> tuple[float, int]:
-    return entry[:2]

@@ -34,7 +34,7 @@ class StoreHealth:
         self.unsafe_until = now
 
     def answers(self) -> None:
-        """Note that the store has written something."""
+        """Note that the store has written something: new tasks are taken again."""
         self.problem = None
         self.unsafe_until = inf
 

@@ -135,7 +135,8 @@ class StoreReplies:
                 task.segment = state
                 self._take_in(task, now)
         for task in self._backlog.was_read(reading.reading, last_first, all_of_it=all_of_it):
-            self._unpark(task)
+            task.state = ON_UNPARK[task.state]
+            self._backlog.push(task)
         self._unread.forget_read()
         self._matcher.match(now)
 
@@ -146,10 +147,6 @@ class StoreReplies:
             self._backlog.push(task)
         if self._attempts.told:
             self._attempts.hear_what_was_told(task, now)
-
-    def _unpark(self, task: QueueTask) -> None:
-        task.state = ON_UNPARK[task.state]
-        self._backlog.push(task)
 
     def later_read(self, found: Sequence[Later], reading: ReadLater, now: float) -> None:
         """Take in the rows that a `ReadLater` found."""
@@ -203,7 +200,7 @@ class StoreReplies:
 
     def committed(self, now: float) -> None:
         """Settle the requests that waited for the batch: it is on disk."""
-        self.store_answers()
+        self._health.answers()
         before = self._ledger.stored
         batch = self._ledger.committed(now)
         if self._quotas:
@@ -303,10 +300,6 @@ class StoreReplies:
             else:
                 self._effects.append(RefuseToTell(answer.token, problem))
 
-    def store_answers(self) -> None:
-        """Take new tasks again: the store has written something."""
-        self._health.answers()
-
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
         """Make a dead letter a task again, under its old number and with all its attempts.
 
@@ -326,10 +319,6 @@ class StoreReplies:
         self._ledger.forget_result(task.sequence, now)
         self._own_tasks.wait_until_due(task, ticket, now)
         self._ledger.forget_dead(task.sequence, None, now)
-
-    def drop_dead(self, sequence: int, ticket: Ticket, now: float) -> None:
-        """Delete a dead letter for good."""
-        self._ledger.forget_dead(sequence, ticket, now)
 
 
 def _written(changes: Changes, backlog_before: int) -> StoredUse:

@@ -358,7 +358,7 @@ class StoredTasks:
         return False
 
     def _finished(self, search: EndsSearch, problem: MaitredError | None, now: float) -> None:
-        """All tasks were found or are over, or there is a problem: settle when all is safe."""
+        """End a search for ends: its ticket is settled when all is safe, or with the problem."""
         for told in search.told:
             self._attempts.told_no_more(told)
             sequence, attempt, how, _ = told.end

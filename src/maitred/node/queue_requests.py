@@ -196,7 +196,7 @@ class QueueRequests:
                         partition.damaged_rows.set_aside_dead(one, str(problem), now)
                         continue
                 else:
-                    partition.store_replies.drop_dead(one.sequence, ticket, now)
+                    partition.ledger.forget_dead(one.sequence, ticket, now)
                 self._partitions.touch(owned)
                 found.append(one)
         return found

@@ -1,20 +1,13 @@
-"""What producers and workers ask of a partition, and how it is answered."""
+"""Serves the requests of producers, workers and child partitions about tasks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import (
-    MaitredError,
-    PayloadTooLarge,
-    StorageQuotaExceeded,
-    StoreFull,
-)
+from maitred.errors import MaitredError, PayloadTooLarge, StorageQuotaExceeded, StoreFull
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.offers import WaitingOffer
-from maitred.matching.records import (
-    Terms,
-)
+from maitred.matching.records import Terms
 from maitred.matching.task import READY, QueueTask
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
@@ -50,7 +43,7 @@ does not ask for results does not pay for large ones; AWAIT fetches those that a
 
 
 class TaskRequests:
-    """Serves the requests of producers and workers about tasks."""
+    """Passes requests about tasks on to the partition, which answers with effects."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -187,13 +180,19 @@ class TaskRequests:
         now = self._loop.time()
         terms = Terms(timeout=message.task_timeout)
         since = now - message.waited
-        task = QueueTask(message.sequence, message.priority, terms, message.payload, since, READY)
-        task.ready = since
-        task.origin = message.origin
-        task.attempt = message.attempt
-        task.visit = (held, message.version)
-        if message.expires:
-            task.expires = now + message.expires
+        task = QueueTask(
+            message.sequence,
+            message.priority,
+            terms,
+            message.payload,
+            since,
+            READY,
+            ready=since,
+            attempt=message.attempt,
+            expires=now + message.expires if message.expires else 0.0,
+            origin=message.origin,
+            visit=(held, message.version),
+        )
 
         def recalled() -> None:
             partition.tree.visit_recalled(task)
@@ -209,10 +208,6 @@ def _admit_offer(message: Offer, connection: Accepted) -> None:
     name_worker(message, connection)
 
 
-# What is answered for a partition that does not exist. A caller that goes by counts of a queue that
-# was deleted, or of partitions that were removed, hears which counts hold.
-
-
 def _added_ends(ends: list[tuple[int, Ended]], first: int) -> list[AddedEnd] | None:
     """Return the ends that the answer to ADD carries: as many of them, in the order in which the
     tasks ended, as fit into `ADDED_ENDS_BYTES`."""
@@ -226,12 +221,17 @@ def _added_ends(ends: list[tuple[int, Ended]], first: int) -> list[AddedEnd] | N
     return carried or None
 
 
+# Answers for a partition that does not exist. A caller that uses the counts of a queue that was
+# deleted, or of partitions that were removed, is told the present counts.
+
+
 def _not_added(_message: Add, counts: Counts | None) -> Added | None:
     return Added(-1, counts) if counts else None
 
 
 def _offer_makes(message: Offer) -> Makes:
-    """One that is passed on to a parent makes no queue: the one where it was made exists."""
+    """Return what an offer creates. One that a child passes on creates no queue: the child's queue
+    exists."""
     return Makes.PARTITIONS if message.hops else Makes.QUEUES
 
 

@@ -145,7 +145,7 @@ class Writer:
         """Let the partitions that had no part in the silent commit take tasks again, too."""
         for owned in self._partitions.owned.values():
             if owned.partition.health.problem is self._silent:
-                owned.partition.store_replies.store_answers()
+                owned.partition.health.answers()
                 self._partitions.touch(owned)
 
     async def _commit(self, due: Iterable[Owned], *, anything: bool, clean: bool) -> None:
