@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maitred.errors import OutcomeUnknown, StoreUnavailable, TaskForgotten
-from maitred.matching.effects import Ended, Foreign
+from maitred.matching.effects import Foreign
 from maitred.matching.records import Terms
+from maitred.protocol.tasks import Outcome
 from maitred.settings import Forwarding
 from tests.matching.driver import DONE, FAILED, Driver, Run, session_of
 
@@ -429,7 +430,7 @@ class PartitionMachine(RuleBasedStateMachine):
         """What a caller heard of a task is so, and is on disk."""
         store, partition = self.driver.store, self.driver.partition
         is_open = sequence in store.unfinished() or sequence in partition.own_tasks.tasks
-        if isinstance(told, Ended):
+        if isinstance(told, Outcome):
             assert told.status == self.driver.ended.get(sequence, "failed")
             assert not is_open
         elif isinstance(told, TaskForgotten) or told in ("cancelled", "over"):
