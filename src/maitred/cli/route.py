@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,6 +28,8 @@ from maitred.routing.tree import DEGREE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from maitred.routing.routes import RouteOptions
 
 DRAWN_DEPTH_MAX = 30
 """Depth of the deepest tree that is drawn; a deeper one is wider than any terminal."""
@@ -92,17 +94,17 @@ def route(
     ring = HashRing([host.strip() for host in hosts.split(",")], replica_points=replica_points)
     of = QueueId(namespace, queue, queue_type)
     change = parse_batch_size(batch_size)
-    how: dict[str, Any] = {
+    options: RouteOptions = {
         "placement": placement,
         "shards": shards,
         "ignore_msb": ignore_msb,
         "degree": degree,
     }
     if change.old == change.new:
-        found = routes(ring, of, partitions, batch_size=change.new, **how)
+        found = routes(ring, of, partitions, batch_size=change.new, **options)
         _print_routes(found, degree, as_json=as_json)
     else:
-        _print_flips(flips(ring, of, partitions, change, **how), as_json=as_json)
+        _print_flips(flips(ring, of, partitions, change, **options), as_json=as_json)
 
 
 def parse_batch_size(text: str) -> GradualChange[int]:

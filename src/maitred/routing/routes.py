@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from maitred.routing.keys import (
     check_batch_size,
@@ -42,21 +42,31 @@ class Flip(NamedTuple):
     flips_at: float | None
 
 
+class RouteOptions(TypedDict, total=False):
+    """The rules by which routes are computed, besides the batch size."""
+
+    placement: str
+    """`wrap` by default."""
+    shards: int
+    """Shards of each node; 1 by default."""
+    ignore_msb: int
+    degree: int
+    """The most children of a partition in the tree."""
+
+
 def routes(
     ring: HashRing,
     queue: QueueId,
     partitions: int,
     *,
     batch_size: int = 0,
-    placement: str = "wrap",
-    shards: int = 1,
-    ignore_msb: int = IGNORE_MSB,
-    degree: int = DEGREE,
+    **options: Unpack[RouteOptions],
 ) -> list[Route]:
     """Return the route of every partition of the queue."""
     check_partitions(partitions)
     check_batch_size(batch_size)
-    shard_of_key = sharding(shards, ignore_msb)
+    shard_of_key = sharding(options.get("shards", 1), options.get("ignore_msb", IGNORE_MSB))
+    places = place_all(ring, queue, partitions, batch_size, options.get("placement", "wrap"))
     return [
         Route(
             partition,
@@ -65,11 +75,9 @@ def routes(
             placed.index,
             placed.node,
             shard_of_key(placed.key.encode()),
-            parent(partition, degree),
+            parent(partition, options.get("degree", DEGREE)),
         )
-        for partition, placed in enumerate(
-            place_all(ring, queue, partitions, batch_size, placement)
-        )
+        for partition, placed in enumerate(places)
     ]
 
 
@@ -78,24 +86,11 @@ def flips(
     queue: QueueId,
     partitions: int,
     batch_size: GradualChange[int],
-    *,
-    placement: str = "wrap",
-    shards: int = 1,
-    ignore_msb: int = IGNORE_MSB,
-    degree: int = DEGREE,
+    **options: Unpack[RouteOptions],
 ) -> list[Flip]:
     """Return the routes before and after a gradual change of the batch size, and the flips."""
     before, after = (
-        routes(
-            ring,
-            queue,
-            partitions,
-            batch_size=size,
-            placement=placement,
-            shards=shards,
-            ignore_msb=ignore_msb,
-            degree=degree,
-        )
+        routes(ring, queue, partitions, batch_size=size, **options)
         for size in (batch_size.old, batch_size.new)
     )
     return [
