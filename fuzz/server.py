@@ -153,6 +153,8 @@ class _Run:
         self._data = data
         self._pieces = cut(data, pattern & 0x3F)
         self._connection = NodeConnection(world.shard)
+        self._decoder = self._connection.decoder
+        """The first one: a connection that closes frees the bytes it holds, with its decoder."""
         self._transport = FakeTransport(self._connection, peer_reads=not pattern & 0x40)
 
     async def run(self) -> None:
@@ -210,7 +212,7 @@ class _Run:
         for answer in answers:
             if answer.opcode == Opcode.ERROR:
                 require(decode_error(answer.body).code != "internal-error", "a fault of ours")
-        requests = frames_of(self._data, REQUEST, self._connection.decoder.max_body_bytes)
+        requests = frames_of(self._data, REQUEST, self._decoder.max_body_bytes)
         last = answers.pop() if refused else None
         require(last is None or last.opcode == Opcode.ERROR, "the last words are no error")
         counted = Counter(answer.stream for answer in answers if answer.stream != EVENT_STREAM)
