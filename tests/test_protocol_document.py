@@ -33,7 +33,6 @@ from maitred.protocol.refusals import encode_error
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import SetMember
 from maitred.protocol.tasks import (
-    AddedEnd,
     Counts,
     DeadLetter,
     End,
@@ -149,7 +148,6 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("terms", Terms),
         ("task", Given),
         ("set member", SetMember),
-        ("added end", AddedEnd),
         ("end", End),
         ("failure", Failure),
         ("reservation", Reserved),

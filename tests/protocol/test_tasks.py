@@ -67,7 +67,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.DAMAGED: "action rows most ignore_checksum body",
 }
 ANSWER_ORDER: dict[int, str] = {
-    Opcode.ADD: "first counts ends",
+    Opcode.ADD: "first counts results",
     Opcode.AWAIT: "status attempts body",
     Opcode.REVOKE: "state",
     Opcode.OFFER: "tasks lease_seconds backlog rate counts reserved",

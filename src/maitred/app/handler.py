@@ -112,8 +112,8 @@ class Handler(Generic[Parameters, Result, Called]):
             adding = await self._begin_adding()
         if loop.time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, [payload])
-        partition, sequence, end = await adding.add(self.conditions, payload)
-        return Task(self.app, self.queue, partition, sequence, self._read_result, end)
+        partition, sequence, result = await adding.add(self.conditions, payload)
+        return Task(self.app, self.queue, partition, sequence, self._read_result, result)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
@@ -136,7 +136,8 @@ class Handler(Generic[Parameters, Result, Called]):
         added = await adding.add_many(self.conditions, payloads)
         app, queue, read = self.app, self.queue, self._read_result
         return [
-            Task(app, queue, partition, sequence, read, end) for partition, sequence, end in added
+            Task(app, queue, partition, sequence, read, result)
+            for partition, sequence, result in added
         ]
 
     async def query(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

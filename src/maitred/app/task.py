@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.app.session import SessionOwner
-    from maitred.protocol.tasks import AddedEnd
 
 Result = TypeVar("Result")
 
@@ -61,8 +60,8 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
     partition: int
     sequence: int
     _read: Callable[[bytes], Any] = _read_anything
-    _end: AddedEnd | None = None
-    """The task's end, if it came with the answer to `enqueue`: `result()` then asks no node."""
+    _result: bytes | None = None
+    """The encoded result, if it came with the answer to `enqueue`: `result()` then asks no node."""
 
     @property
     def id(self) -> str:
@@ -91,13 +90,16 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         result, and `DeadlineExceeded`, which is a `TimeoutError`, if the task has not ended in
         time. After the last two the caller can ask again.
         """
-        outcome = self._end or await self._outcome(timeout)
-        if outcome.status == "done":
-            try:
-                return cast("Result", self._read(outcome.body))
-            except msgspec.DecodeError as problem:
-                raise InvalidResult(f"The result of {self.id} is not msgpack: {problem}.") from None
-        raise error_of(self.id, outcome)
+        body = self._result
+        if body is None:
+            outcome = await self._outcome(timeout)
+            if outcome.status != "done":
+                raise error_of(self.id, outcome)
+            body = outcome.body
+        try:
+            return cast("Result", self._read(body))
+        except msgspec.DecodeError as problem:
+            raise InvalidResult(f"The result of {self.id} is not msgpack: {problem}.") from None
 
     async def cancel(self) -> Fate:
         """Cancel the task: it is not run, or it is stopped if it runs."""
@@ -143,7 +145,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         )
 
 
-def error_of(task_id: str, outcome: Outcome | AddedEnd) -> MaitredError:
+def error_of(task_id: str, outcome: Outcome) -> MaitredError:
     """Return the error that tells why a task ended without a result."""
     if outcome.status == "cancelled":
         return TaskCancelled(f"The task {task_id} was cancelled.")

@@ -32,7 +32,7 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.matching.records import Terms
-from maitred.protocol.tasks import TASKS_MAX, Add, Added, AddedEnd
+from maitred.protocol.tasks import TASKS_MAX, Add, Added
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,11 +71,12 @@ class Conditions(Struct, frozen=True, cache_hash=True, gc=False):
 
 
 class EnqueuedTask(NamedTuple):
-    """A task that was added: its partition, its number there, and its end if it is over."""
+    """A task that was added: its partition, its number there, and its encoded result if it is done
+    already."""
 
     partition: int
     sequence: int
-    end: AddedEnd | None = None
+    result: bytes | None = None
 
 
 _new_task: Final = tuple.__new__
@@ -274,14 +275,13 @@ class EnqueueBatches:
         first, count, partition = answer.first, len(message.payloads), message.partition
         if first < 0:
             return []
-        tasks = [
-            _new_task(EnqueuedTask, (partition, sequence, None))
-            for sequence in range(first, first + count)
+        results = answer.results or [None] * count
+        if len(results) != count:
+            raise ProtocolViolation(f"The answer to ADD has {len(results)} results of {count}.")
+        return [
+            _new_task(EnqueuedTask, (partition, sequence, result))
+            for sequence, result in enumerate(results, first)
         ]
-        for end in answer.ends or ():
-            if end.index < count:
-                tasks[end.index] = EnqueuedTask(partition, first + end.index, end)
-        return tasks
 
     def _corrected(self, corrections: int) -> int:
         """Count one more correction of the same tasks; raises `Unavailable` after the last."""

@@ -19,7 +19,6 @@ from maitred.errors import InternalError
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
-    from maitred.matching.effects import Ended
     from maitred.matching.records import Record, Terms
 
 
@@ -138,9 +137,12 @@ class Ticket(Struct, eq=False):
     problem: MaitredError | None = None
     told: bool = False
     """Whether the request was answered before its last part was safe or refused."""
-    ends: list[tuple[int, Ended]] | None = None
-    """Gathers the ends of tasks that were over before their producer was answered, by sequence
-    number; None if the request is not one of a producer."""
+    first: int = -1
+    """The lowest sequence number of the tasks that a producer adds."""
+    tasks: int = 0
+    results: list[bytes | None] | None = None
+    """Results of these tasks that were done before the producer is answered, in the order of their
+    sequence numbers: empty while there is none, None if the request is not one of a producer."""
 
     def last_word(self, problem: MaitredError) -> MaitredError | None:
         """Return the answer when no part will be settled any more because of the problem."""

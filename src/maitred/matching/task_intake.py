@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.allocator import Allocator
-    from maitred.matching.effects import Ended, EndStatus, Revocation
+    from maitred.matching.effects import EndStatus, Revocation
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
     from maitred.matching.partition_state import PartitionState
@@ -65,11 +65,12 @@ class TaskIntake:
         terms: Terms,
         delay: float = 0.0,
         expires: float = 0.0,
-        ends: list[tuple[int, Ended]] | None = None,
+        results: list[bytes | None] | None = None,
     ) -> int:
         """Take the tasks in; return the number of the first. The token is settled when all tasks
-        are safe. If the caller passes a list, it then holds the ends of those that were over by
-        then and need not be written: their results can travel with the answer.
+        are safe. If the caller passes an empty list for `results`, it then holds the results of
+        the tasks that were done by then and need not be written, in the order of the payloads, with
+        None for the others; it stays empty if there are none.
 
         A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
         quota of what is stored has no room for it.
@@ -78,7 +79,7 @@ class TaskIntake:
             self._admit(payloads, delay, now)
         own_tasks, backlog = self._own_tasks, self._backlog
         first = own_tasks.take_numbers(len(payloads))
-        ticket = Ticket(token, len(payloads), ends=ends)
+        ticket = Ticket(token, len(payloads), first=first, tasks=len(payloads), results=results)
         self.added.count(len(payloads), now)
         state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {

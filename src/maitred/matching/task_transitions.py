@@ -203,14 +203,14 @@ class OwnTasks:
             self._run_seconds += (1 - RUN_KEPT) * (now - task.given_at - self._run_seconds)
         del self.tasks[sequence]
         self.open_tasks -= 1
-        ledger, results = self._ledger, self._results
+        ledger, kept = self._ledger, self._results
         if task.later_stored or task.writing:
             self._later.row_over(sequence)
         elif task.segment is None and sequence not in ledger.pending.later:
             self.never_written += 1
         retention = task.terms.retention
         failed = status == "failed"
-        stored = retention > results.memory_seconds and results.is_stored(sequence, body, now)
+        stored = retention > kept.memory_seconds and kept.is_stored(sequence, body, now)
         leaves_a_trace = stored or failed
         store_fails = self._health.problem is not None
         if leaves_a_trace and (failed or not store_fails):
@@ -221,12 +221,15 @@ class OwnTasks:
         else:
             is_written = ledger.remove(task, ticket, now)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
-        results.remember(sequence, ended, now)
+        kept.remember(sequence, ended, now)
         producer = task.ticket
         if producer is not None:  # `Tickets.safe`, without a call for each task
             task.ticket = None
-            if producer.ends is not None and not is_written and retention:
-                producer.ends.append((sequence, ended))
+            results = producer.results
+            if status == "done" and not is_written and retention and results is not None:
+                if not results:
+                    results += [None] * producer.tasks
+                results[sequence - producer.first] = body
             producer.left -= 1
             producer.done += 1
             if not producer.left:

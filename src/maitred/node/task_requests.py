@@ -16,7 +16,6 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Add,
     Added,
-    AddedEnd,
     Await,
     Finish,
     Finished,
@@ -30,16 +29,15 @@ from maitred.protocol.tasks import (
 from maitred.routing.names import check_shown_name
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Ended
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 
-ADDED_ENDS_BYTES: Final = 2**16
-"""Results, with 64 bytes for each task, that the answer to ADD carries at most. A producer that
-does not ask for results does not pay for large ones; AWAIT fetches those that are left out."""
+CARRIED_BYTES: Final = 2**16
+"""Results of an ADD that its answer carries at most, together; if they are larger, it carries none.
+A producer that does not ask for results does not pay for large ones; AWAIT fetches them."""
 
 
 class TaskRequests:
@@ -93,9 +91,9 @@ class TaskRequests:
             if problem is not None:
                 held.refuse(problem)
             else:
-                held.answer(Added(first, newer(owned, message.version), _added_ends(ends, first)))
+                held.answer(Added(first, newer(owned, message.version), _carried(results)))
 
-        ends: list[tuple[int, Ended]] = []
+        results: list[bytes | None] = []
         try:
             first = partition.intake.add(
                 message.payloads,
@@ -105,7 +103,7 @@ class TaskRequests:
                 terms=message.terms,
                 delay=message.delay,
                 expires=message.expires,
-                ends=ends,
+                results=results,
             )
         except (StorageQuotaExceeded, StoreFull) as problem:
             self._partitions.stored.refused(owned.key, len(message.payloads), problem)
@@ -208,17 +206,11 @@ def _admit_offer(message: Offer, connection: Accepted) -> None:
     name_worker(message, connection)
 
 
-def _added_ends(ends: list[tuple[int, Ended]], first: int) -> list[AddedEnd] | None:
-    """Return the ends that the answer to ADD carries: as many of them, in the order in which the
-    tasks ended, as fit into `ADDED_ENDS_BYTES`."""
-    carried = []
-    room = ADDED_ENDS_BYTES
-    for sequence, ended in ends:
-        room -= 64 + len(ended.body)
-        if room < 0:
-            break
-        carried.append(AddedEnd(sequence - first, ended.status, ended.attempts, ended.body))
-    return carried or None
+def _carried(results: list[bytes | None]) -> list[bytes | None] | None:
+    """Return the results that the answer to ADD carries: all that there are, or none."""
+    if not results or sum([len(result) for result in results if result]) > CARRIED_BYTES:
+        return None
+    return results
 
 
 # Answers for a partition that does not exist. A caller that uses the counts of a queue that was

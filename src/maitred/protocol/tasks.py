@@ -69,20 +69,6 @@ class Add(PartitionRequest, array_like=True, gc=False):
     count against this user's rate."""
 
 
-Status = Literal["done", "failed", "cancelled", "expired"]
-
-
-class AddedEnd(Struct, array_like=True, gc=False):
-    """The end of a task that was over before its ADD was answered."""
-
-    index: Natural
-    """Which of the payloads, from 0."""
-    status: Status
-    attempts: int
-    body: bytes
-    """As in `Outcome`."""
-
-
 class Added(Answer, array_like=True, gc=False):
     """Sequence numbers of the tasks: from `first` on, in the order of the payloads."""
 
@@ -91,9 +77,10 @@ class Added(Answer, array_like=True, gc=False):
     do."""
     counts: Counts | None = None
     """The partition counts, if the caller's were out of date; None otherwise."""
-    ends: list[AddedEnd] | None = None
-    """Tasks that are over already, so that no AWAIT is needed for them; a shard leaves out those
-    whose results are large or have to be written first."""
+    results: list[bytes | None] | None = None
+    """Results of the tasks that are done already, in the order of the payloads, with None for the
+    others: the body of their `Outcome`, so that no AWAIT is needed. None if there are none, or if
+    they are large. A result that has to be written first is not among them."""
 
 
 class Await(PartitionRequest, array_like=True, gc=False):
@@ -104,6 +91,9 @@ class Await(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     sequence: Natural
+
+
+Status = Literal["done", "failed", "cancelled", "expired"]
 
 
 class Outcome(Answer, array_like=True, gc=False):

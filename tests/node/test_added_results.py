@@ -10,7 +10,7 @@ import pytest
 
 from maitred import App
 from maitred.errors import TaskFailed
-from maitred.node.task_requests import ADDED_ENDS_BYTES
+from maitred.node.task_requests import CARRIED_BYTES
 from maitred.protocol.frames import Opcode
 from maitred.settings import Queue, WorkerSettings
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
@@ -73,8 +73,8 @@ async def test_results_travel_with_the_acknowledgement_unless_they_are_large(
             sizes = [len(await task.result(PATIENCE_SECONDS)) for task in many]
             assert sizes == list(range(20))
             assert awaited == 0
-            large = await blob.enqueue(ADDED_ENDS_BYTES)
-            assert len(await large.result(PATIENCE_SECONDS)) == ADDED_ENDS_BYTES
+            large = await blob.enqueue(CARRIED_BYTES)
+            assert len(await large.result(PATIENCE_SECONDS)) == CARRIED_BYTES
             assert awaited == 1
             failed = await fails.enqueue()
             with pytest.raises(TaskFailed, match="ValueError: no"):
