@@ -318,3 +318,23 @@ def test_only_workers_that_are_there_are_described() -> None:
     assert session_of(1) in partition.worker_sightings.workers, (
         "it is remembered, and may come back"
     )
+
+
+def test_a_worker_that_gave_a_task_back_cannot_renew_the_lease_of_the_next() -> None:
+    """A task that is given back counts no attempt, so both workers have a proof of the same one."""
+    driver = Driver()
+    driver.add()
+    driver.offer(1)
+    old = driver.given[-1]
+    driver.finish(old, how=RETURNED)
+    driver.offer(2)
+    new = driver.given[-1]
+    assert (new.sequence, new.attempt) == (old.sequence, old.attempt)
+    task = driver.partition.own_tasks.leases[new.sequence]
+    holder, until = task.holder, task.lease_until
+    driver.now += 1.0
+    heard = driver.beat(1, [old], seconds=0.1)
+    driver.pass_time(0.2)
+    assert heard.value == ([old.sequence], [])
+    assert (task.holder, task.lease_until) == (holder, until)
+    assert driver.finish(new).safe
