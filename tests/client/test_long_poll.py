@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maitred.client.connection import Connection
 from maitred.client.long_poll import LongPoll
 from maitred.errors import Cancelled, Closed, DeadlineExceeded, InvalidArgument
 from maitred.protocol.messages import Echo, Echoed
@@ -123,7 +124,7 @@ def test_one_that_is_sent_in_its_grace_still_has_a_moment(run: Run) -> None:
             held = client.hold(echo(), 5)
             await held.answer()
             call = held
-            assert call.connection is not None
+            assert isinstance(call.connection, Connection)
             call.connection.send_call(call, call.deadline + 1.0)
             assert call.message.timeout_milliseconds == 1
 

@@ -6,7 +6,7 @@ A connection's table of streams holds calls. Whatever happens to a call ends it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
 
@@ -15,11 +15,72 @@ if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Callable
 
-    from maitred.client.connection import Connection
-    from maitred.client.pool import Pool
+    from maitred.client.statistics import ShardCounts
     from maitred.client.waiting_room import WaitingRoom
+    from maitred.errors import MaitredError, NodeUnreachable
+    from maitred.protocol.description import Description
     from maitred.protocol.frames import Frame
     from maitred.protocol.messages import AnyRequest
+    from maitred.wire.caller import Receiver
+
+
+class CallConnection(Protocol):
+    """The part of a connection that is used through the calls sent on it."""
+
+    @property
+    def arrived_at(self) -> float:
+        """The loop's time at which bytes last arrived from the node."""
+
+    @property
+    def counts(self) -> ShardCounts:
+        """The counters of the connection's shard."""
+
+    def probe(self) -> None:
+        """Ask the node for a sign of life; without one, the connection closes."""
+
+    def why_lost(self, problem: Exception | None) -> str:
+        """Return the reason for the connection's end, without a full stop."""
+
+    def take_back(self, call: Call) -> None:
+        """Tell the node to answer now; the answer still goes to the call."""
+
+    def give_up(self, stream: int, receiver: Receiver) -> bool:
+        """Abandon a request and tell the node to stop; return False if it was answered."""
+
+
+class CallNode(Protocol):
+    """The part of a node's pool of connections that is used through the calls for that node."""
+
+    @property
+    def name(self) -> str:
+        """The node's host and port, as the address spells them."""
+
+    @property
+    def description(self) -> Description | None:
+        """The node's last description of itself; None before the first handshake."""
+
+    @property
+    def line(self) -> OrderedDict[Call, None]:
+        """Calls that wait for any connection to the node."""
+
+    @property
+    def problem(self) -> MaitredError | None:
+        """Why the last attempt at a connection failed; None after a successful one."""
+
+    def because(self) -> str:
+        """Return the last reason for having no connection, in parentheses."""
+
+    def counts(self, shard: int) -> ShardCounts:
+        """Return the counters of the shard."""
+
+    def submit(self, call: Call, now: float) -> None:
+        """Send the call, or queue it; raises if neither is possible."""
+
+    def is_away(self, shard: int, now: float) -> bool:
+        """Return whether the shard has been without connection for longer than a restart takes."""
+
+    def unreachable(self, shard: int, now: float, said: str = "") -> NodeUnreachable:
+        """Return the error for a request to a shard that is away."""
 
 
 class Call:
@@ -50,7 +111,7 @@ class Call:
         self,
         message: AnyRequest,
         deadline: float,
-        pool: Pool | None = None,
+        pool: CallNode | None = None,
     ) -> None:
         self.message = message
         self.deadline = deadline
@@ -59,7 +120,7 @@ class Call:
         self.shard = -1
         """The shard of that node that owns it; -1 while the client does not know."""
         self.line: OrderedDict[Call, None] | None = None
-        self.connection: Connection | None = None
+        self.connection: CallConnection | None = None
         self.stream = -1
         self.sent_at = 0.0
 
@@ -154,7 +215,7 @@ class AwaitedCall(Call):
         message: AnyRequest,
         deadline: float,
         future: asyncio.Future[Frame],
-        pool: Pool | None = None,
+        pool: CallNode | None = None,
     ) -> None:
         super().__init__(message, deadline, pool)
         self.future = future

@@ -14,7 +14,7 @@ import ssl
 from collections import OrderedDict
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred import __version__
 from maitred.client.statistics import ShardCounts
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from maitred.client.call import Call
     from maitred.client.credentials import Credentials, TokenFile
-    from maitred.client.pool import Pool
     from maitred.client.waiting_room import WaitingRoom
     from maitred.settings import ClientSettings
 
@@ -50,6 +49,16 @@ _LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
 
 FAREWELL_SECONDS: Final = 2.0
 """Seconds in which the node has to close its end after the client closed its own."""
+
+
+class ConnectionOwner(Protocol):
+    """Uses a connection after its handshake, and is told what happens to it."""
+
+    def draining(self, connection: Connection) -> None:
+        """Replace a connection whose shard accepts no more requests."""
+
+    def ended(self, connection: Connection, problem: Exception | None) -> None:
+        """Replace a connection that has ended."""
 
 
 class Connection(Caller):
@@ -97,7 +106,7 @@ class Connection(Caller):
         self.payload_bytes = 0
         self.line: OrderedDict[Call, None] = OrderedDict()
         """Calls that wait for their turn."""
-        self.pool: Pool | None = None
+        self.pool: ConnectionOwner | None = None
         """The pool that uses the connection; None during the handshake."""
         self.number = -1
         self.shard = -1
@@ -178,7 +187,7 @@ class Connection(Caller):
 
     # Calls
 
-    def join(self, pool: Pool, number: int, counts: ShardCounts) -> None:
+    def join(self, pool: ConnectionOwner, number: int, counts: ShardCounts) -> None:
         """Tell this pool from now on what happens to the connection."""
         self.pool, self.number, self.counts = pool, number, counts
 

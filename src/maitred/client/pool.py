@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -51,13 +51,25 @@ if TYPE_CHECKING:
     from maitred.client.connection import Connection
     from maitred.client.connection_attempt import ConnectionTerms
     from maitred.client.coverage import Decision
-    from maitred.client.router import Router
     from maitred.client.waiting_room import WaitingRoom
     from maitred.protocol.description import Description
 
 HOPELESS = (Unauthenticated, UnsupportedVersion)
 """Refusals that another try in the next seconds does not change: requests get them at once. The
 client goes on trying to connect."""
+
+
+class CallRouter(Protocol):
+    """The part of a client's router that its pools use."""
+
+    def dispatch(self, call: Call, now: float) -> None:
+        """Send the call to the shard that owns its partition, or queue it there."""
+
+    def forget(self) -> None:
+        """Forget all routes: a node has changed."""
+
+    def news(self) -> None:
+        """Note that a connection was opened, failed or ended."""
 
 
 class Loss(NamedTuple):
@@ -75,7 +87,7 @@ class Pool:
         self,
         node: HostPort,
         terms: ConnectionTerms,
-        router: Router,
+        router: CallRouter,
         room: WaitingRoom,
         loop: asyncio.AbstractEventLoop,
         random: Random,

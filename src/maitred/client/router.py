@@ -125,19 +125,20 @@ class Router:
                 and len(connection.pending) < connection.calls_max
             ):
                 connection.send_call(call, now)  # as nearly all do
-                return
+            else:
+                pool.submit(call, now)
         else:
-            pool = call.pool = call.pool or self.the_pool(None)
+            node = call.pool = call.pool or self.the_pool(None)
             call.shard = message.shard
-            description = pool.description
+            description = node.description
             if type(message.shard) is not int:
                 raise InvalidArgument(f"A shard is a number, not {message.shard!r}.")
             if description is not None and not 0 <= message.shard < description.shards:
                 raise InvalidArgument(
-                    f"{pool.name} has shards 0 to {description.shards - 1}; "
+                    f"{node.name} has shards 0 to {description.shards - 1}; "
                     f"there is no {message.shard}."
                 )
-        pool.submit(call, now)
+            node.submit(call, now)
 
     def route(self, partition: Partition) -> PartitionRoute:
         """Return where the partition's requests go now; raises typed errors for invalid names."""

@@ -6,7 +6,7 @@ the client's one waiting room, which has a limit and a single timer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import Overloaded
 from maitred.wire.alarm import Alarm
@@ -14,10 +14,25 @@ from maitred.wire.alarm import Alarm
 if TYPE_CHECKING:
     import asyncio
 
-    from maitred.client.call import Call
-
 LOOK_SECONDS: Final = 0.005
 """Least time between two checks of all deadlines: with 65,536 calls a check takes some 3 ms."""
+
+
+class WaitingCall(Protocol):
+    """The part of a call that its waiting room uses."""
+
+    @property
+    def deadline(self) -> float:
+        """The loop's time at which the call has waited too long."""
+
+    def stop_waiting(self) -> None:
+        """Leave the waiting room and the line."""
+
+    def waited_too_long(self) -> None:
+        """Leave, and fail: the deadline has passed before the call was sent."""
+
+    def fail(self, problem: Exception) -> None:
+        """End the call with this error."""
 
 
 class WaitingRoom:
@@ -25,13 +40,13 @@ class WaitingRoom:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._limit = limit
-        self._calls: dict[Call, None] = {}
+        self._calls: dict[WaitingCall, None] = {}
         self._alarm = Alarm(loop, self._look)
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def enter(self, call: Call) -> None:
+    def enter(self, call: WaitingCall) -> None:
         """Add a call until its deadline at most; raise `Overloaded` if the room is full."""
         if len(self._calls) >= self._limit:
             raise Overloaded(
@@ -41,7 +56,7 @@ class WaitingRoom:
         self._calls[call] = None
         self._alarm.by(call.deadline)
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: WaitingCall) -> None:
         """Remove a call that is being sent, or was given up."""
         self._calls.pop(call, None)
 
