@@ -37,8 +37,8 @@ from maitred.protocol.tasks import TASKS_MAX, Add, Added
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maitred.client.client import AsyncClient
     from maitred.client.queues import QueueView
+    from maitred.client.requester import Requester
     from maitred.client.signatures import SignatureLookup
     from maitred.protocol.messages import AnyAnswer
 
@@ -112,7 +112,7 @@ class EnqueueBatches:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: Requester,
         view: QueueView,
         signatures: SignatureLookup,
         user: str = "",

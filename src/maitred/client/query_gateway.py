@@ -16,6 +16,7 @@ from maitred.client.asked_query import AskedQuery, Rows, Whole
 from maitred.client.links import Links
 from maitred.client.query_table_watch import QueryTableWatch
 from maitred.client.queues import QueueView
+from maitred.client.requester import Requester
 from maitred.client.router import closed
 from maitred.client.statistics import GatewayStatistics
 from maitred.dispatch.dispatcher import Dispatcher
@@ -27,15 +28,16 @@ from maitred.wire.complaints import Complaints
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
     from maitred.client.worker_link import WorkerLink
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.effects import Act, Carrier, Told
     from maitred.dispatch.pending_query import PendingQuery
+    from maitred.errors import NodeUnreachable
     from maitred.protocol.messages import AnyAnswer, AnyRequest
     from maitred.protocol.queries import Allocation
-    from maitred.settings import Querying, QueryLimits, QuerySettings
+    from maitred.routing.names import QueueId
+    from maitred.settings import ClientSettings, Querying, QueryLimits, QuerySettings
     from maitred.surroundings import Surroundings
 
     Hook = Callable[[Ask], Ask | Awaitable[Ask]]
@@ -53,12 +55,41 @@ class GatewayLog(Protocol):
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
 
 
+class QueryRequester(Requester, Protocol):
+    """The part of a client that the gateway of its queries uses."""
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings of the client's connections."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the client's connections to nodes are by TLS."""
+
+    @property
+    def user(self) -> str:
+        """The user of the client's address; empty if it names none."""
+
+    def hold(
+        self,
+        message: AnyRequest,
+        timeout: float,
+        *,
+        patient: bool = True,
+        told: Callable[[AnyAnswer | MaitredError], None] | None = None,
+    ) -> LongPoll:
+        """Begin a request that waits at the node, and that can be taken back without a loss."""
+
+    def why_away(self, queue: QueueId) -> NodeUnreachable | None:
+        """Return why the queue's root cannot be asked now; None if it can."""
+
+
 class QueryGateway:
     """Runs the queries of one client: the shell of a `Dispatcher`. Made on the running loop."""
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: QueryRequester,
         settings: Querying,
         surroundings: Surroundings,
         log: GatewayLog | None = None,

@@ -8,7 +8,7 @@ node in a request of its own, while the next long poll is already waiting.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.dispatch.query_states import UNDER_WAY
 from maitred.errors import (
@@ -22,8 +22,8 @@ from maitred.protocol.queries import Report, Watch, Watched
 from maitred.wire.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
-    from maitred.client.client import AsyncClient
-    from maitred.client.query_gateway import QueryGateway
+    from maitred.client.requester import Requester
+    from maitred.dispatch.query_table import QueryTable
     from maitred.protocol.queries import Order, QueryRow
 
 HOLD_SECONDS: Final = 60.0
@@ -38,10 +38,29 @@ REFUSED_SECONDS: Final = 60.0
 REPORT_SECONDS: Final = 5.0
 
 
+class WatchedGateway(Protocol):
+    """The part of a gateway that carries out the orders of operators."""
+
+    @property
+    def name(self) -> str:
+        """The gateway's name for operators; empty if it has none."""
+
+    @property
+    def session(self) -> bytes:
+        """Identifies the gateway until it closes."""
+
+    @property
+    def table(self) -> QueryTable:
+        """The gateway's queries, under way and ended."""
+
+    def cancel(self, sequence: int) -> bool:
+        """Cancel the query of that number; return False if it is over, or does not exist."""
+
+
 class QueryTableWatch:
     """Receives orders from every node, and carries them out."""
 
-    def __init__(self, client: AsyncClient, querying: QueryGateway) -> None:
+    def __init__(self, client: Requester, querying: WatchedGateway) -> None:
         self._client = client
         self._querying = querying
         self._tasks = BackgroundTasks(asyncio.get_running_loop())

@@ -20,7 +20,7 @@ from maitred.protocol.tasks import Signatures, SignaturesFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maitred.client.client import AsyncClient
+    from maitred.client.requester import Requester
     from maitred.routing.names import QueueId
 
 ROOT: Final = 0
@@ -67,7 +67,7 @@ class KnownSignatures(NamedTuple):
 class SignatureLookup:
     """Asks for the signatures of queues, and remembers them, for one client."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: Requester) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._known: OrderedDict[QueueId, KnownSignatures] = OrderedDict()

@@ -1,0 +1,37 @@
+"""The part of a client through which other parts send requests to nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.client.statistics import NodeView
+    from maitred.errors import MaitredError
+    from maitred.protocol.messages import AnyAnswer, AnyRequest
+
+
+class Requester(Protocol):
+    """Sends requests to the nodes that own them; `AsyncClient` does."""
+
+    async def request(
+        self,
+        message: AnyRequest,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+        *,
+        node: str | None = None,
+        patient: bool = False,
+    ) -> AnyAnswer:
+        """Send the request, and wait for the answer, `timeout` seconds in all."""
+
+    def request_told(
+        self,
+        message: AnyRequest,
+        told: Callable[[AnyAnswer | MaitredError], None],
+        timeout: float | None = None,
+    ) -> None:
+        """Send the request, and have `told` called once, with the answer or the error."""
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return what is known of each node, in the order of the address."""
