@@ -337,4 +337,6 @@ def test_a_worker_that_gave_a_task_back_cannot_renew_the_lease_of_the_next() -> 
     driver.pass_time(0.2)
     assert heard.value == ([old.sequence], [])
     assert (task.holder, task.lease_until) == (holder, until)
-    assert driver.finish(new).safe
+    finished = driver.finish(new)
+    driver.pass_time(1.0)
+    assert finished.safe
