@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maitred.protocol.messages import AnyAnswer
     from maitred.protocol.tasks import End, Finished
     from maitred.worker.context import WorkerContext
-    from maitred.worker.served import Origin
+    from maitred.worker.execution import Origin
 
 
 class CompletionReports:

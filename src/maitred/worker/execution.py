@@ -1,4 +1,4 @@
-"""One attempt at a task, from the call of its handler to its end.
+"""One attempt at a task, from the call of its handler to its end, and the partition it came from.
 
 The end may be reported before the handler has ended: a thread cannot be stopped, so when its time
 limit passes that is reported at once. An async handler is cancelled, and has `stop_seconds` to
@@ -7,19 +7,66 @@ clean up before the end is reported all the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.protocol.tasks import DONE
 from maitred.worker import outcomes
-from maitred.worker.handler_call import HandlerCall
+from maitred.worker.handler_call import HandlerCall, HandlerHost
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from maitred.protocol.tasks import End
+    from maitred.routing.names import QueueId
+    from maitred.settings import WorkerSettings
     from maitred.worker.outcomes import Ending
-    from maitred.worker.served import Origin
-    from maitred.worker.slots import WorkerSlots
+
+
+class ExecutionHost(HandlerHost, Protocol):
+    """The slots in which attempts at tasks run, and which report their ends."""
+
+    settings: WorkerSettings
+    most_bytes: int
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Returns the loop's time, read anew at each call."""
+
+    def tell(self, execution: Execution, ending: Ending) -> None:
+        """Report the end of an attempt to the node, whether its handler has ended or not."""
+
+    def ended(self, execution: Execution, ending: Ending) -> None:
+        """Free the slot of an attempt whose handler has ended, and report the end."""
+
+    def lapsed(self, execution: Execution) -> None:
+        """Return a task whose lease may have ended before its handler began, and free its slot."""
+
+
+class Origin:
+    """A partition that tasks came from, which gets their heartbeats and their ends."""
+
+    def __init__(self, queue: QueueId, partition: int, handler: str) -> None:
+        self.queue = queue
+        self.name = f"{queue.namespace}/{queue.queue}"
+        self.partition = partition
+        self.handler = handler
+        """The name of the function that its tasks call, for logs."""
+        self.lease_seconds = 10.0
+        """The lease, as the partition told it last."""
+        self.running: dict[tuple[int, int], Execution] = {}
+        """Attempts whose end this worker has to report, by sequence number and attempt, the oldest
+        first."""
+        self.ends: list[End] = []
+        """Ends that were not sent yet."""
+        self.sending: dict[int, list[End]] = {}
+        """Messages with ends that the node has not answered yet, by a number of their own."""
+        self.beating = False
+        """Whether heartbeats for this partition are under way."""
+
+    def __repr__(self) -> str:
+        running, untold = len(self.running), len(self.ends) + sum(map(len, self.sending.values()))
+        return f"<Origin {self.name}/{self.partition}, {running} running, {untold} to report>"
 
 
 class Execution(HandlerCall):
@@ -36,11 +83,11 @@ class Execution(HandlerCall):
 
     what = "task"
     origin: Origin
-    _host: WorkerSlots
+    _host: ExecutionHost
 
     def __init__(
         self,
-        slots: WorkerSlots,
+        slots: ExecutionHost,
         origin: Origin,
         key: tuple[int, int],
         proof: bytes,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.worker.execution import Execution
-    from maitred.worker.query import Query
 
 BURST_LINES: Final = 20
 """Failures of one queue that are logged one by one, enough to see what the failures of a broken
@@ -71,16 +70,9 @@ class FailureLog:
         """Log the failure of an attempt, also of one whose handler was never called."""
         self._write("a task failed", queue, body, handler=handler, task=task, attempt=attempt)
 
-    def query_failed(self, query: Query, body: bytes) -> None:
+    def query_failed(self, queue: str, handler: str, query: str, body: bytes) -> None:
         """Log a query that failed or exceeded its time limit."""
-        queue, served = query.served.view.id, query.served
-        self._write(
-            "a query failed",
-            f"{queue.namespace}/{queue.queue}",
-            body,
-            handler=served.handler,
-            query=query.query_id,
-        )
+        self._write("a query failed", queue, body, handler=handler, query=query)
 
     def _write(self, event: str, queue: str, body: bytes, **fields: object) -> None:
         now = self._clock()

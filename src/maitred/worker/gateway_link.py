@@ -9,7 +9,7 @@ typed error or closes the connection, and disturbs no other link.
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import (
     Cancelled,
@@ -57,10 +57,11 @@ from maitred.worker.query import Query
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from maitred.protocol.query_link import Load, QueryEnd
     from maitred.settings import WorkerSettings
-    from maitred.worker.query_listener import QueryListener
+    from maitred.worker.worker_queries import WorkerQueries
 
 TURN_FRAMES: Final = 64
 """Frames of one link that are read in one turn of the loop."""
@@ -100,6 +101,25 @@ def too_many() -> TooManyConnections:
     return TooManyConnections("This worker has as many connections as it may.")
 
 
+class LinkListener(Protocol):
+    """The listener that accepted a link, which keeps the list of open ones."""
+
+    loop: asyncio.AbstractEventLoop
+    settings: WorkerSettings
+    session: bytes
+    querying: WorkerQueries
+
+    @property
+    def secret(self) -> Callable[[int], bytes]:
+        """Returns that many random bytes."""
+
+    def entered(self, link: GatewayLink) -> bool:
+        """Accept a new connection; return False if there are too many."""
+
+    def left(self, link: GatewayLink) -> None:
+        """Forget a connection that is closed."""
+
+
 class GatewayLink(Link):
     """The worker's end of one connection; `QueryListener` makes it for each that it accepts."""
 
@@ -117,7 +137,7 @@ class GatewayLink(Link):
         "streams",
     )
 
-    def __init__(self, listener: QueryListener) -> None:
+    def __init__(self, listener: LinkListener) -> None:
         # One frame a turn until the gateway has proved itself: larger ones are allowed after that.
         decoder = FrameDecoder(REQUEST, HELLO_BYTES, named=False)
         super().__init__(listener.loop, decoder, RESPONSE, 1)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from maitred.client.long_poll import LongPoll
     from maitred.worker.context import WorkerContext
-    from maitred.worker.execution import Execution
-    from maitred.worker.served import Origin
+    from maitred.worker.execution import Execution, Origin
     from maitred.worker.slots import WorkerSlots
 
 LEASE_SHARE: Final = 1 / 3

@@ -7,12 +7,12 @@ happens in which order; none if the gateway is gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.protocol.query_link import QueryEnd
 from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
-from maitred.worker.handler_call import HandlerCall
+from maitred.worker.handler_call import HandlerCall, HandlerHost
 from maitred.worker.streams import (
     Gathered,
     RowStream,
@@ -24,16 +24,16 @@ from maitred.worker.streams import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
-    from typing import Protocol
 
     from maitred.errors import MaitredError
     from maitred.protocol.queries import Pass
     from maitred.protocol.query_link import RunQuery
     from maitred.protocol.tasks import Reserved
     from maitred.worker.capacity import Sender
+    from maitred.worker.failure_log import FailureLog
     from maitred.worker.outcomes import Ending
+    from maitred.worker.pulse import Pulse
     from maitred.worker.served import Served
-    from maitred.worker.worker_queries import WorkerQueries
 
     class Asker(Protocol):
         """The party that sent a query and gets its answer: a link to a gateway, or a relay."""
@@ -58,6 +58,25 @@ if TYPE_CHECKING:
         def begun(self, stream: int, query: Query) -> None: ...
 
 
+class QueryHost(HandlerHost, Protocol):
+    """The part of a worker that runs queries, and frees their slots at the end."""
+
+    pulse: Pulse
+    failures: FailureLog
+    chunk_bytes: int
+    warm_seconds: float
+
+    @property
+    def count(self) -> Callable[[int], None]:
+        """Counts a query that ended in this way."""
+
+    def judge(self, served: Served, begun_at: float, now: float, *, done: bool) -> None:
+        """Note how a query ended, if its handler was the reason and not its caller."""
+
+    def ended(self, query: Query, now: float, *, good: bool) -> None:
+        """Free the slot of a query whose handler has ended."""
+
+
 class Query(HandlerCall):
     """A query's only attempt at this worker, with its reservation and its rows."""
 
@@ -80,11 +99,11 @@ class Query(HandlerCall):
     )
 
     what = "query"
-    _host: WorkerQueries
+    _host: QueryHost
 
     def __init__(
         self,
-        host: WorkerQueries,
+        host: QueryHost,
         asker: Asker,
         stream: int,
         message: RunQuery,
@@ -218,7 +237,7 @@ class Query(HandlerCall):
         if not self.cancelled and not self._hurried:
             now = self._host.loop.time()
             self._host.judge(self.served, self._begun_at, now, done=False)
-            self._host.failures.query_failed(self, ending[1])
+            self._log_failure(ending)
         self._stop(ending)
 
     def _stop(self, why: Ending) -> None:
@@ -275,10 +294,15 @@ class Query(HandlerCall):
         if judged and not self.cancelled:
             host.judge(self.served, self._begun_at, now, done=done)
             if not done:
-                host.failures.query_failed(self, ending[1])
+                self._log_failure(ending)
         host.ended(self, now, good=done)
         if not self.told:
             self._answer(ending, now)
+
+    def _log_failure(self, ending: Ending) -> None:
+        queue, handler = self.served.view.id, self.served.handler
+        name = f"{queue.namespace}/{queue.queue}"
+        self._host.failures.query_failed(name, handler, self.query_id, ending[1])
 
     def _answer(self, ending: Ending, now: float) -> None:
         self.told = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from maitred.errors import (
     Cancelled,
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from maitred.client.long_poll import LongPoll
     from maitred.protocol.query_link import QueryEnd, RunQuery
     from maitred.worker.context import WorkerContext
-    from maitred.worker.query import Query
+    from maitred.worker.query import Asker, Query
     from maitred.worker.reservations import Reservation
     from maitred.worker.served import Served
-    from maitred.worker.worker_queries import WorkerQueries
 
 HEAR_SECONDS: Final = 60.0
 """Seconds that one FETCH waits at the node for a cancellation."""
@@ -56,12 +55,25 @@ AGAIN_SECONDS: Final = 0.1
 """Pause before the next FETCH, if the node answered the last one at once."""
 
 
+class ReservedQueries(Protocol):
+    """The queries of a worker, to which the relayed ones are added."""
+
+    def is_known(self, token: bytes) -> bool:
+        """Whether this reservation still waits for its query."""
+
+    def run(self, asker: Asker, stream: int, message: RunQuery, now: float) -> bytes | None:
+        """Run a query, or refuse it; return its token if it waits for its reservation or pass."""
+
+    def release(self, token: bytes) -> None:
+        """Give up a reservation that will not be used, whether it is known or not."""
+
+
 class RelayedQueries:
     """Asks the node for the queries that reach this worker by way of the node, and runs each as if
     a gateway had sent it."""
 
     def __init__(
-        self, context: WorkerContext, querying: WorkerQueries, ended: Callable[[], None]
+        self, context: WorkerContext, querying: ReservedQueries, ended: Callable[[], None]
     ) -> None:
         self.client = context.client
         self.querying = querying

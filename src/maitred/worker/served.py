@@ -1,46 +1,25 @@
-"""A queue that a worker serves, and the partitions that its tasks came from."""
+"""A queue that a worker serves, and the slots on offer to it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.balancing.workers.health import Health
+from maitred.worker.execution import Origin
 from maitred.worker.streams import gathering
 
 if TYPE_CHECKING:
     from maitred.app.handler import Handler
     from maitred.client.long_poll import LongPoll
     from maitred.client.queues import QueueView
-    from maitred.protocol.tasks import End
-    from maitred.routing.names import QueueId
-    from maitred.worker.execution import Execution
-    from maitred.worker.shared_offers import Post
 
 
-class Origin:
-    """A partition that tasks came from, which gets their heartbeats and their ends."""
+class SharedSlots(Protocol):
+    """A set of partitions, some of them this queue's, that get slots by the same offers."""
 
-    def __init__(self, queue: QueueId, partition: int, handler: str) -> None:
-        self.queue = queue
-        self.name = f"{queue.namespace}/{queue.queue}"
-        self.partition = partition
-        self.handler = handler
-        """The name of the function that its tasks call, for logs."""
-        self.lease_seconds = 10.0
-        """The lease, as the partition told it last."""
-        self.running: dict[tuple[int, int], Execution] = {}
-        """Attempts whose end this worker has to report, by sequence number and attempt, the oldest
-        first."""
-        self.ends: list[End] = []
-        """Ends that were not sent yet."""
-        self.sending: dict[int, list[End]] = {}
-        """Messages with ends that the node has not answered yet, by a number of their own."""
-        self.beating = False
-        """Whether heartbeats for this partition are under way."""
-
-    def __repr__(self) -> str:
-        running, untold = len(self.running), len(self.ends) + sum(map(len, self.sending.values()))
-        return f"<Origin {self.name}/{self.partition}, {running} running, {untold} to report>"
+    @property
+    def on_offer(self) -> int:
+        """Slots on offer to the set."""
 
 
 class Served:
@@ -71,7 +50,7 @@ class Served:
         """Slots in its own offers, without shared ones."""
         self.asking = 0
         """Number of its own offers."""
-        self.posts: list[Post] = []
+        self.posts: list[SharedSlots] = []
         """The posts at which it shares slots with other queues."""
         self.grouped = 0
         """Number of its partitions when the posts were made."""

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from maitred.worker.capacity import Capacity
     from maitred.worker.completions import CompletionReports
     from maitred.worker.context import WorkerContext
+    from maitred.worker.execution import Origin
     from maitred.worker.outcomes import Ending
-    from maitred.worker.served import Origin, Served
+    from maitred.worker.served import Served
 
 
 class WorkerSlots:

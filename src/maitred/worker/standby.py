@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import End
     from maitred.worker.block_reports import BlockReports
     from maitred.worker.context import WorkerContext
-    from maitred.worker.execution import Execution
+    from maitred.worker.execution import Execution, Origin
     from maitred.worker.pulse import Pulse
-    from maitred.worker.served import Origin
 
     Connecting = Callable[[], AbstractAsyncContextManager[AsyncClient]]
     """Opens another connection to the node, on the loop that it is called on."""

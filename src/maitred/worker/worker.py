@@ -52,9 +52,8 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.settings import WorkerSettings
     from maitred.surroundings import Surroundings
-    from maitred.worker.execution import Execution
+    from maitred.worker.execution import Execution, Origin
     from maitred.worker.query import Query
-    from maitred.worker.served import Origin
     from maitred.worker.standby import Connecting
 
 LAST_WORDS_SECONDS: Final = 5.0
