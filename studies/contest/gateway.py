@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from maitred.balancing.workers import worker_policy
+from maitred.dispatch.dispatch_attempt import DispatchTotals
 from maitred.dispatch.known_workers import KnownWorkers
-from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
+from maitred.dispatch.queue_dispatcher import QueueDispatcher
 from maitred.protocol.queries import Allocation, Member, Roster, SheddingTerms
 from maitred.protocol.query_link import Load
 from studies.contest.central import CentralLine
@@ -102,7 +103,7 @@ class Query:
     def ask_node_at_once(self, now: float) -> None:
         """There is no node in the model; it has no slot, and says so at once."""
         if self.attempt is not None:
-            self.attempt.queue.queue(self.attempt, now)
+            self.gateway.queue.queue(self.attempt, now)
 
 
 class Gateway:

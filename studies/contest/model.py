@@ -262,7 +262,7 @@ class Contest:
         elif outcome is QueryOutcome.REFUSED:
             attempt.refused(AtCapacity("Full.", limit=provider.limit(now)), now)
             if query.open:
-                attempt.queue.retry(attempt, now)
+                query.gateway.queue.retry(attempt, now)
         else:
             end = QueryEnd(_HOWS[outcome], b"")
             end.load = None if report is None else load_of(report)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maitred.balancing.workers import WORKER_POLICIES, QueryOutcome
+from maitred.dispatch.dispatch_attempt import DispatchTotals
 from maitred.dispatch.known_workers import KnownWorkers
-from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
+from maitred.dispatch.queue_dispatcher import QueueDispatcher
 from maitred.errors import AtCapacity, InvalidReservation
 from maitred.protocol.queries import Allocation, Member, Roster, SheddingTerms
 from maitred.protocol.query_link import Load, QueryEnd, encode_query_end

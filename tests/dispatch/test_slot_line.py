@@ -11,7 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from maitred.dispatch import slot_requests
 from maitred.dispatch.pending_query import PendingQuery
-from maitred.dispatch.slot_requests import APART_SECONDS, GROUPS_MAX, QueryGroup, SlotLine
+from maitred.dispatch.slot_requests import (
+    APART_SECONDS,
+    GROUPS_MAX,
+    QueryGroup,
+    SlotLine,
+    WaitingQuery,
+)
 
 MOST = 5
 
@@ -97,8 +103,8 @@ class Lines(RuleBasedStateMachine):
         super().__init__()
         self.demand = line()
         self.now = 0.0
-        self.waiting: list[PendingQuery] = []
-        self.over: list[PendingQuery] = []
+        self.waiting: list[WaitingQuery] = []
+        self.over: list[WaitingQuery] = []
         self.asked: list[QueryGroup] = []
         self.pausing: list[QueryGroup] = []
 

@@ -7,6 +7,7 @@ worker is busy until it says that it is not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.balancing.workers import QueryOutcome
@@ -24,18 +25,64 @@ from maitred.protocol.query_link import decode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
 
 if TYPE_CHECKING:
-    from maitred.balancing.workers import Dispatch
+    from maitred.balancing.workers import Dispatch, SheddingLine, WorkerPolicy
     from maitred.dispatch.known_workers import KnownWorker
-    from maitred.dispatch.queue_dispatcher import QueueDispatcher
     from maitred.dispatch.roster_subscription import RosterSubscription
     from maitred.protocol.queries import Allocation
-    from maitred.protocol.query_link import QueryEnd
+    from maitred.protocol.query_link import Load, QueryEnd
 
 _OUTCOMES: Final = {
     DONE: QueryOutcome.DONE,
     FAILED: QueryOutcome.FAILED,
     STOPPED: QueryOutcome.CANCELLED,
 }
+
+
+@dataclass(slots=True)
+class DispatchTotals:
+    """Counts over all queue dispatchers of a gateway, including closed ones."""
+
+    refused_by_workers: int = 0
+    """How often a worker had no room for a query."""
+    shed: int = 0
+    """Queries that the gateway refused because no worker had room."""
+
+
+class AttemptQueue(Protocol):
+    """The queue of an attempt, which picked its worker."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the name of the queue."""
+
+    @property
+    def policy(self) -> WorkerPolicy:
+        """The policy that picks a worker for each query."""
+
+    @property
+    def line(self) -> SheddingLine[DispatchAttempt]:
+        """The attempts that wait for room at a worker."""
+
+    @property
+    def totals(self) -> DispatchTotals:
+        """The counts over all queues of the gateway."""
+
+    def leave(self, attempt: DispatchAttempt, now: float) -> None:
+        """Drop a query that is over."""
+
+    def ended(
+        self,
+        attempt: DispatchAttempt,
+        dispatch: Dispatch,
+        outcome: QueryOutcome,
+        now: float,
+        limit: int | None,
+        load: Load | None = None,
+    ) -> None:
+        """Count an attempt that ended; the worker may have reported its load with the answer."""
+
+    def away(self, name: str, now: float) -> None:
+        """Avoid the worker for a while."""
 
 
 class DispatchedQuery(Protocol):
@@ -86,7 +133,7 @@ class DispatchAttempt:
     )
 
     def __init__(
-        self, queue: QueueDispatcher, query: DispatchedQuery, subscription: RosterSubscription
+        self, queue: AttemptQueue, query: DispatchedQuery, subscription: RosterSubscription
     ) -> None:
         self.queue = queue
         self.query = query

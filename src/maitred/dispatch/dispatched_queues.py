@@ -9,18 +9,19 @@ never makes a query worse off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.balancing.workers import WORKER_POLICIES
+from maitred.dispatch.dispatch_attempt import DispatchedQuery, DispatchTotals
 from maitred.dispatch.known_workers import KnownWorkers
-from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
+from maitred.dispatch.queue_dispatcher import QueueDispatcher
 from maitred.dispatch.roster_subscription import UNUSED_SECONDS, RosterSubscription
 
 if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
+    from maitred.dispatch.ask import Ask
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
     from maitred.dispatch.effects import Effects
-    from maitred.dispatch.pending_query import PendingQuery
     from maitred.protocol.query_link import Load
 
     Place = tuple[str, str]
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 SUBSCRIPTIONS_MAX: Final = 256
 """Subscriptions of a gateway, one per queue and user; each is a long poll at the node. Queries of
 further queues and users ask for slots."""
+
+
+class RoutedQuery(DispatchedQuery, Protocol):
+    """A query whose queue and user decide whether the gateway picks its worker."""
+
+    @property
+    def ask(self) -> Ask:
+        """The query with its caller's wishes."""
 
 
 class DispatchedQueues:
@@ -61,7 +70,7 @@ class DispatchedQueues:
 
     # Queries
 
-    def takes(self, query: PendingQuery, now: float) -> bool:
+    def takes(self, query: RoutedQuery, now: float) -> bool:
         """Send the query to a worker, queue it or refuse it; False if it has to ask for a slot."""
         ask = query.ask
         queue = self.by_place.get((ask.namespace, ask.queue))
@@ -84,27 +93,31 @@ class DispatchedQueues:
         queue.enter(query, subscription, now)
         return True
 
-    def retries(self, query: PendingQuery, now: float) -> bool:
+    def retries(self, query: RoutedQuery, now: float) -> bool:
         """Send a query to another worker at once if the last one had no room; False otherwise."""
         attempt = query.attempt
         if attempt is None or not attempt.was_full:
             return False
-        if self._is_open(attempt.queue):
-            attempt.queue.retry(attempt, now)
+        queue = self._open_queue(attempt)
+        if queue is not None:
+            queue.retry(attempt, now)
         else:
             query.ask_node(now)
         return True
 
-    def resume(self, query: PendingQuery, attempt: DispatchAttempt, now: float) -> None:
+    def resume(self, query: RoutedQuery, attempt: DispatchAttempt, now: float) -> None:
         """Queue a query for which the node has no free slot either."""
-        if self._is_open(attempt.queue):
+        queue = self._open_queue(attempt)
+        if queue is not None:
             query.attempt = attempt
-            attempt.queue.queue(attempt, now)
+            queue.queue(attempt, now)
         else:
             query.ask_node(now)
 
-    def _is_open(self, queue: QueueDispatcher) -> bool:
-        return self.by_place.get(queue.place) is queue and queue.works
+    def _open_queue(self, attempt: DispatchAttempt) -> QueueDispatcher | None:
+        """Return the attempt's queue; None if it was closed, or has no worker."""
+        queue = self.by_place.get(attempt.queue.place)
+        return queue if queue is attempt.queue and queue.works else None
 
     # Events from nodes and workers
 

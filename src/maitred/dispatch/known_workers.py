@@ -6,11 +6,26 @@ concerns all of them. The gateway finds these queues by the worker's session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.balancing.workers import WorkerPolicy
     from maitred.protocol.query_link import Load
+
+
+class RosterQueue(Protocol):
+    """A queue whose roster names workers."""
+
+    @property
+    def policy(self) -> WorkerPolicy:
+        """The policy that picks a worker for each query."""
+
+    def reported(self, name: str, load: Load, elsewhere: int, now: float) -> None:
+        """Take in a worker's report; `elsewhere` is the number of this gateway's queries that the
+        worker has of other queues."""
+
+    def away(self, name: str, now: float, seconds: float | None = None) -> None:
+        """Avoid the worker for a while."""
 
 
 class KnownWorker:
@@ -22,7 +37,7 @@ class KnownWorker:
         self.session = session
         self.name = session.hex()
         """Its name in the policies."""
-        self.queues: list[QueueDispatcher] = []
+        self.queues: list[RosterQueue] = []
 
     def __repr__(self) -> str:
         return f"<KnownWorker {self.name[:8]}, {len(self.queues)} queues>"
@@ -53,7 +68,7 @@ class KnownWorkers:
         """Return the worker of this session; None if no roster names it."""
         return self._by_session.get(session)
 
-    def joined(self, session: bytes, queue: QueueDispatcher) -> KnownWorker:
+    def joined(self, session: bytes, queue: RosterQueue) -> KnownWorker:
         """Add the queue to a worker that its roster names."""
         worker = self._by_session.get(session)
         if worker is None:
@@ -62,7 +77,7 @@ class KnownWorkers:
             worker.queues.append(queue)
         return worker
 
-    def left(self, worker: KnownWorker, queue: QueueDispatcher) -> None:
+    def left(self, worker: KnownWorker, queue: RosterQueue) -> None:
         """Remove the queue from a worker that its roster does not name any more."""
         worker.queues.remove(queue)
         if not worker.queues:

@@ -7,7 +7,7 @@ query out of everything that knew it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import DecodeError, msgpack
 
@@ -34,12 +34,14 @@ from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
 
 if TYPE_CHECKING:
+    from maitred.dispatch.admission import Admission
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
-    from maitred.dispatch.dispatcher import Dispatcher
-    from maitred.dispatch.effects import Carrier
-    from maitred.dispatch.slot_requests import SlotLine
-    from maitred.dispatch.worker_reports import Place
+    from maitred.dispatch.dispatched_queues import DispatchedQueues
+    from maitred.dispatch.effects import Carrier, Effects
+    from maitred.dispatch.query_table import QueryTable
+    from maitred.dispatch.slot_requests import SlotLine, SlotRequests
+    from maitred.dispatch.worker_reports import Place, WorkerReports
     from maitred.protocol.queries import QueryStatus
 
 _read_failure: Final = msgpack.Decoder(Failure).decode
@@ -53,6 +55,35 @@ worker refuses a query for this reason now and then; another one must not be ask
 ever."""
 
 _NONE: Final = Allocation(0, b"", b"", "", "")
+
+
+class QueryDispatcher(Protocol):
+    """The gateway's dispatcher, as its queries see it."""
+
+    effects: Effects
+    """Does the I/O that queries ask for."""
+    table: QueryTable
+    """The query table, with a row for each query."""
+    admission: Admission | None
+    """Counts the queries of users and queues; None if there are no limits."""
+    window_bytes: int
+    """Bytes of rows that a worker may send before the caller takes some."""
+    frame_bytes: int
+    """Largest frame that the gateway takes from a worker."""
+    uses_warm_slots: bool
+    """Whether workers may keep a slot for the gateway that has just used it."""
+    reports: WorkerReports
+    """Reports workers that hang or refuse slots to their partitions."""
+    queues: DispatchedQueues
+    """Queues whose workers the gateway picks."""
+    slot_requests: SlotRequests
+    """Obtains slots from the node."""
+
+    def ask_again(self, query: PendingQuery, now: float) -> None:
+        """Find another worker for the query, which keeps its age."""
+
+    def left(self, query: PendingQuery, now: float, *, waited: bool) -> None:
+        """Forget a query that has ended; `waited` tells whether it had no worker."""
 
 
 class PendingQuery:
@@ -84,7 +115,7 @@ class PendingQuery:
         "warm",
     )
 
-    def __init__(self, dispatcher: Dispatcher, ask: Ask, now: float, wall: float) -> None:
+    def __init__(self, dispatcher: QueryDispatcher, ask: Ask, now: float, wall: float) -> None:
         self.ask = ask
         self.entry = entry = dispatcher.table.enter(ask, wall)
         self.sequence = entry.sequence

@@ -10,7 +10,6 @@ query that a worker refused goes to another worker, within the retry budget.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maitred.balancing.workers import (
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers import Dispatch, WorkerPolicy
-    from maitred.dispatch.dispatch_attempt import DispatchedQuery
+    from maitred.dispatch.dispatch_attempt import DispatchedQuery, DispatchTotals
     from maitred.dispatch.effects import Act, Wakeup
     from maitred.dispatch.known_workers import KnownWorker, KnownWorkers
     from maitred.dispatch.roster_subscription import RosterSubscription
@@ -49,16 +48,6 @@ LOOK_SECONDS: Final = 0.02
 
 AWAY_FIRST_SECONDS: Final = 0.1
 """Seconds for which a worker whose link broke is avoided; doubled with each further time."""
-
-
-@dataclass(slots=True)
-class DispatchTotals:
-    """Counts over all queue dispatchers of a gateway, including closed ones."""
-
-    refused_by_workers: int = 0
-    """How often a worker had no room for a query."""
-    shed: int = 0
-    """Queries that the gateway refused because no worker had room."""
 
 
 class QueueDispatcher:

@@ -8,8 +8,9 @@ or tells the node.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from maitred.dispatch.effects import AnswerReceiver
 from maitred.errors import (
     UNKNOWN,
     DeadlineExceeded,
@@ -23,11 +24,31 @@ from maitred.protocol.refusals import decode_error
 from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
-    from maitred.dispatch.effects import AnswerReceiver, Effects, NodeRequest
-    from maitred.dispatch.pending_query import PendingQuery
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.effects import Effects, NodeRequest
     from maitred.protocol.messages import AnyAnswer
+    from maitred.protocol.queries import Allocation
 
 LEAST_SECONDS: Final = 0.001
+
+
+class RelayableQuery(AnswerReceiver, Protocol):
+    """A query that has a slot of a worker, and receives the answer."""
+
+    @property
+    def ask(self) -> Ask:
+        """The query with its caller's wishes."""
+
+    @property
+    def allocation(self) -> Allocation:
+        """The slot that it got."""
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the caller stops waiting."""
+
+    def suspect(self) -> None:
+        """Tell the partition that the worker does not answer at all."""
 
 
 class RelayedQuery:
@@ -50,7 +71,7 @@ class RelayedQuery:
     frame_bytes = 2**63 - 1
     """The node checks the size of a relayed query."""
 
-    def __init__(self, effects: Effects, query: PendingQuery, window_bytes: int) -> None:
+    def __init__(self, effects: Effects, query: RelayableQuery, window_bytes: int) -> None:
         self._effects = effects
         self._query = query
         self._allocation = query.allocation

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.balancing.interface import RandomSource
+    from maitred.dispatch.ask import Ask
     from maitred.dispatch.effects import Effects, NodeRequest, PartitionView, Wakeup
-    from maitred.dispatch.pending_query import PendingQuery
     from maitred.protocol.messages import AnyAnswer
+    from maitred.protocol.queries import Allocation
 
     Problem = TypeVar("Problem", bound=MaitredError)
     Key = tuple[str, str, str, int, bool, bool]
@@ -79,6 +80,39 @@ _FINAL: Final = (Overloaded, NoWorker, NodeUnreachable)
 all others the slots are requested again: nothing was allocated, or unused slots are free soon."""
 
 
+class WaitingQuery(Protocol):
+    """A query that needs a slot."""
+
+    line: SlotLine | None
+    """The line in which it waits for a slot."""
+
+    @property
+    def ask(self) -> Ask:
+        """The query with its caller's wishes."""
+
+    @property
+    def since(self) -> float:
+        """When it came."""
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the caller stops waiting."""
+
+    @property
+    def tries(self) -> int:
+        """How often it had to ask for another slot."""
+
+    @property
+    def allocation(self) -> Allocation:
+        """The last slot that it got."""
+
+    def allocated(self, allocation: Allocation, now: float, *, warm: bool = False) -> None:
+        """Use a slot: send the query to its worker."""
+
+    def refused_by_node(self, problem: MaitredError, now: float) -> None:
+        """Answer with the refusal: the query gets no slot."""
+
+
 class QueryGroup:
     """Queries for which slots are requested together."""
 
@@ -87,7 +121,7 @@ class QueryGroup:
     def __init__(self, since: float) -> None:
         self.since = since
         """When the oldest query came."""
-        self.members: dict[PendingQuery, None] = {}
+        self.members: dict[WaitingQuery, None] = {}
         """In the order in which they are served."""
         self.asked = False
         """Whether a request is under way, or will be sent again after a pause."""
@@ -108,7 +142,7 @@ class SlotLine:
         self.view = view
         self.at_once = key[5]
         """Whether a request that fails is not sent again: its queries can go another way."""
-        self.queries: dict[PendingQuery, QueryGroup] = {}
+        self.queries: dict[WaitingQuery, QueryGroup] = {}
         """The queries that wait, with their groups."""
         self._groups: dict[QueryGroup, None] = {}
 
@@ -127,7 +161,7 @@ class SlotLine:
         newest = next(reversed(self._groups), None)
         return newest is not None and not newest.asked
 
-    def add(self, query: PendingQuery) -> None:
+    def add(self, query: WaitingQuery) -> None:
         """Add the query to the newest group that is not requested yet, or to a new one."""
         group = None
         since = query.since
@@ -145,12 +179,12 @@ class SlotLine:
         group.members[query] = None
         self.queries[query] = group
 
-    def first(self) -> PendingQuery:
+    def first(self) -> WaitingQuery:
         """Return the next query of the oldest group, in a line that has queries."""
         oldest = min((one for one in self._groups if one.members), key=_age)
         return next(iter(oldest.members))
 
-    def remove(self, query: PendingQuery) -> QueryGroup | None:
+    def remove(self, query: WaitingQuery) -> QueryGroup | None:
         """Remove the query; returns its group if that is requested in vain now."""
         group = self.queries.pop(query, None)
         if group is None:
@@ -177,7 +211,7 @@ class SlotLine:
             group.asked = True
         return found
 
-    def answered(self, group: QueryGroup, slots: int) -> list[PendingQuery]:
+    def answered(self, group: QueryGroup, slots: int) -> list[WaitingQuery]:
         """Return the queries that get the slots of an answer: those of the group, then the oldest
         others. The group's queries without a slot have to be requested again (`to_ask`)."""
         group.asked = False
@@ -211,12 +245,12 @@ class SlotLine:
         group.asked = False
         self._tidy(group)
 
-    def refused(self, group: QueryGroup) -> list[PendingQuery]:
+    def refused(self, group: QueryGroup) -> list[WaitingQuery]:
         """Remove the group; returns its queries."""
         self._groups.pop(group, None)
         return self._take(group, len(group.members))
 
-    def _take(self, group: QueryGroup, most: int) -> list[PendingQuery]:
+    def _take(self, group: QueryGroup, most: int) -> list[WaitingQuery]:
         members = group.members
         taken = list(members) if most >= len(members) else list(islice(members, most))
         for query in taken:
@@ -264,7 +298,7 @@ class SlotRequests:
 
     # Queries
 
-    def add(self, query: PendingQuery, now: float, *, at_once: bool = False) -> None:
+    def add(self, query: WaitingQuery, now: float, *, at_once: bool = False) -> None:
         """Give the query a warm slot, or queue it until the partition allocates a slot.
 
         With `at_once`, ask for a slot that is free now, once. Raises typed errors for invalid
@@ -291,7 +325,7 @@ class SlotRequests:
         query.line = line
         self._touch(line)
 
-    def keep_warm(self, query: PendingQuery, token: bytes, seconds: float, now: float) -> None:
+    def keep_warm(self, query: WaitingQuery, token: bytes, seconds: float, now: float) -> None:
         """Use the slot that the query's worker keeps for the gateway: for a query that waits, or
         for one that comes within `seconds`."""
         place = (query.ask.namespace, query.ask.queue, query.ask.user)
@@ -305,7 +339,7 @@ class SlotRequests:
                 return
         self._warm_slots.keep(place, allocation, seconds, now)
 
-    def remove(self, query: PendingQuery) -> None:
+    def remove(self, query: WaitingQuery) -> None:
         """Take the query out of its line: it does not need a slot any more."""
         line, query.line = query.line, None
         if line is None:
