@@ -27,7 +27,9 @@ class ExecutionHost(HandlerHost, Protocol):
     """The slots in which attempts at tasks run, and which report their ends."""
 
     settings: WorkerSettings
+    """The settings of the worker, with the time that a stopped handler has to clean up."""
     most_bytes: int
+    """Largest result of a task."""
 
     @property
     def clock(self) -> Callable[[], float]:

@@ -105,9 +105,13 @@ class LinkListener(Protocol):
     """The listener that accepted a link, which keeps the list of open ones."""
 
     loop: asyncio.AbstractEventLoop
+    """The loop on which the links run."""
     settings: WorkerSettings
+    """The settings of the worker, with the largest frame of a link."""
     session: bytes
+    """The worker's session, which both ends of a link prove to know."""
     querying: WorkerQueries
+    """Runs the queries that arrive by links."""
 
     @property
     def secret(self) -> Callable[[int], bytes]:

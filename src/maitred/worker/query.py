@@ -62,9 +62,13 @@ class QueryHost(HandlerHost, Protocol):
     """The part of a worker that runs queries, and frees their slots at the end."""
 
     pulse: Pulse
+    """Tells the time, and how far the loop is behind."""
     failures: FailureLog
+    """Logs the queries that failed."""
     chunk_bytes: int
+    """Most bytes of a stream's rows that are sent together."""
     warm_seconds: float
+    """How long a slot is kept warm for the gateway that has just used it."""
 
     @property
     def count(self) -> Callable[[int], None]:
