@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from maitred.errors import (
     MaitredError,
@@ -23,17 +23,18 @@ from maitred.gateway.http.admission import credentials
 from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
-from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader
+from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader, ReaderListener
 from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Coroutine, Mapping
 
-    from maitred.gateway.http.listener import HttpListener
     from maitred.security.authenticator import Authenticator
     from maitred.security.directory import Identity
+    from maitred.security.guard import Guard
 
 PIPELINED_MAX: Final = 16
 """How many requests may wait behind the one in progress; then the connection is not read."""
@@ -46,6 +47,56 @@ LINES: Final = {
     for status, reason in REASONS.items()
 }
 """Maps a status to the first bytes of its answer."""
+
+
+class ConnectionListener(ReaderListener, Protocol):
+    """The listener that accepted a connection; authenticates and serves its requests."""
+
+    connections: dict[HttpConnection, None]
+    """The open connections."""
+    guard: Guard
+    """Authenticates users."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway is stopping."""
+
+    @property
+    def date(self) -> bytes:
+        """The Date header, ready to be written."""
+
+    @property
+    def limits(self) -> Mapping[WaitState, float]:
+        """The longest time of each state, in seconds."""
+
+    def admit(self, connection: HttpConnection, request: HttpRequest) -> bool | None:
+        """Return whether the body of a request is needed; None if `admit_later` has to authenticate
+        the caller first. Raise if the request is refused."""
+
+    async def admit_later(self, connection: HttpConnection, request: HttpRequest) -> bool:
+        """Verify the credentials, then do the same as `admit`."""
+
+    def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
+        """Answer a request, now or later; raise nothing."""
+
+    def certified(self, connection: HttpConnection) -> Identity | None:
+        """Return the user of the connection's client certificate; None if there is none."""
+
+    async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
+        """Verify the credentials of a request, and set its identity; raise if they are wrong."""
+
+    def typed(self, request: HttpRequest, problem: BaseException) -> MaitredError:
+        """Return the error that the caller gets; log an unexpected exception."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as a task until it ends or the listener closes."""
+
+    def read_later(self, connection: HttpConnection) -> None:
+        """Let the connection parse more after the others had their turn."""
+
+    def write_later(self, connection: HttpConnection) -> None:
+        """Let the connection write its held answer at the end of this iteration of the event
+        loop."""
 
 
 class HttpConnection(HttpReader):
@@ -70,7 +121,9 @@ class HttpConnection(HttpReader):
         "transport",
     )
 
-    def __init__(self, listener: HttpListener) -> None:
+    listener: ConnectionListener
+
+    def __init__(self, listener: ConnectionListener) -> None:
         super().__init__(listener)
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.name = ""

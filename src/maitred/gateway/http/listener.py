@@ -132,7 +132,7 @@ class HttpListener:
         """The handlers that require authentication."""
         self._ignores_credentials = not self.guard.required
         """Whether to log, once, that credentials are ignored because there are no users."""
-        queries, tasks, pages = QueryRoutes(self), TaskRoutes(self), Pages(self)
+        queries, tasks, pages = QueryRoutes(self), TaskRoutes(gateway), Pages(self)
         self._handlers = {
             "query": queries.query,
             "list_queries": queries.list_queries,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import json
 
@@ -14,18 +14,48 @@ from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from maitred.client.statistics import GatewayStatistics
+    from maitred.gateway.gateway import Gateway
+    from maitred.gateway.http.budget import Budgets
     from maitred.gateway.http.connection import HttpConnection
-    from maitred.gateway.http.listener import HttpListener
+    from maitred.gateway.http.metrics import Metrics
     from maitred.gateway.http.request import HttpRequest
+    from maitred.security.guard import Guard
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class MonitoredListener(Protocol):
+    """The listener that the pages describe."""
+
+    gateway: Gateway
+    """The gateway that the listener leads to."""
+    guard: Guard
+    """Authenticates users."""
+    metrics: Metrics
+    """Counts connections, requests and bytes."""
+    budgets: Budgets
+    """Count the bytes that all connections hold."""
+
+    @property
+    def connections(self) -> Collection[HttpConnection]:
+        """The open connections."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway is stopping."""
+
+    @property
+    def needs_user(self) -> frozenset[str]:
+        """The handlers that require authentication."""
 
 
 class Pages:
     """The handlers of these pages."""
 
-    def __init__(self, listener: HttpListener) -> None:
+    def __init__(self, listener: MonitoredListener) -> None:
         self._listener = listener
         self._gateway = listener.gateway
         self._document = json.encode(

@@ -7,7 +7,7 @@ once, one write for the answer.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import quote
 
 from maitred.client.asked_query import Rows, Whole
@@ -29,20 +29,44 @@ from maitred.security.audit_records import query_fields
 from maitred.security.guard import check
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+
+    from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.formats import Format
-    from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
     from maitred.gateway.query_interface import QueryInProgress
+    from maitred.logs import Logger
+    from maitred.settings import GatewaySettings
 
 NAMES_MAX: Final = 1_024
 """How many workers' names are cached in the form that headers need."""
 
 
+class StreamingListener(Protocol):
+    """The listener whose queries are answered, perhaps as streams of rows."""
+
+    gateway: Gateway
+    """Runs the queries."""
+    settings: GatewaySettings
+    """The settings of the gateway, with the default timeout of queries."""
+    log: Logger
+    """Takes failures."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as a task until it ends or the listener closes."""
+
+    def fail(
+        self, connection: HttpConnection, request: HttpRequest, problem: BaseException
+    ) -> None:
+        """Answer with an error."""
+
+
 class QueryRoutes:
     """The handlers of queries and of the query table."""
 
-    def __init__(self, listener: HttpListener) -> None:
+    def __init__(self, listener: StreamingListener) -> None:
         self._listener = listener
         self._gateway = listener.gateway
         self._default_seconds = listener.settings.querying.timeout_seconds

@@ -15,7 +15,7 @@ of objects before the first is answered, and keep all other connections waiting.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from httptools import (
     HttpParserCallbackError,
@@ -41,8 +41,12 @@ from maitred.gateway.http.heads import (
 from maitred.gateway.http.request import HttpRequest
 
 if TYPE_CHECKING:
-    from maitred.gateway.http.budget import Budget
-    from maitred.gateway.http.listener import HttpListener
+    from collections.abc import Mapping
+
+    from maitred.gateway.http.budget import Budget, Budgets
+    from maitred.gateway.http.metrics import Metrics
+    from maitred.logs import Logger
+    from maitred.settings import GatewaySettings
 
 IDLE, HEAD, BODY = range(3)
 """The phases of reading a request."""
@@ -77,6 +81,30 @@ UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 UNKNOWN_LENGTH: Final = -1
+
+
+class ReaderListener(Protocol):
+    """The listener of a connection, as the part that reads sees it."""
+
+    loop: asyncio.AbstractEventLoop
+    """The event loop of the gateway process."""
+    settings: GatewaySettings
+    """The settings of the gateway, with the largest sizes of heads and bodies."""
+    metrics: Metrics
+    """Counts the bytes that arrive."""
+    budgets: Budgets
+    """Count the bytes that all connections hold."""
+    log: Logger
+    """Takes failures."""
+
+    def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
+        """Raise if a head can be refused by itself, whatever its user and route are."""
+
+    def malformed(self, peer: str, what: str) -> None:
+        """Count and log a connection that does not speak HTTP."""
+
+    def memory_refused(self, peer: str, budget: Budget) -> None:
+        """Count and log a connection that was refused because all of them hold too much."""
 
 
 class HttpReader(asyncio.Protocol):
@@ -121,7 +149,7 @@ class HttpReader(asyncio.Protocol):
         "peer",
     )
 
-    def __init__(self, listener: HttpListener) -> None:
+    def __init__(self, listener: ReaderListener) -> None:
         self.listener = listener
         self.peer = ""
         self._metrics = listener.metrics

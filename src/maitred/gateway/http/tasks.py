@@ -17,8 +17,8 @@ from maitred.gateway.http.statuses import told
 from maitred.protocol.tasks import PartitionDescription
 
 if TYPE_CHECKING:
+    from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.connection import HttpConnection
-    from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
 
 REQUIRE_WORKER: Final = "require_worker"
@@ -27,9 +27,8 @@ REQUIRE_WORKER: Final = "require_worker"
 class TaskRoutes:
     """The handlers of tasks and queues."""
 
-    def __init__(self, listener: HttpListener) -> None:
-        self._gateway = listener.gateway
-        self._listener = listener
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
     async def add_task(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
