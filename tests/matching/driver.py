@@ -26,9 +26,9 @@ from maitred.matching.presence import Attendance
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.slot_requests import SlotRequest
-from maitred.matching.stored_tasks import StoredRows
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
+from maitred.matching.task_searches import StoredRows
 from maitred.node.partition_driver import Owned, PartitionDriver
 from maitred.protocol.queries import Allocated, Allocation
 from maitred.protocol.tasks import Finish, Forwarded, Given, Heard, Offered, Revoked
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from maitred.matching.effects import Ended, Foreign
     from maitred.matching.records import Damaged
     from maitred.matching.rosters import IssuedPass
-    from maitred.matching.stored_tasks import TaskSearch
+    from maitred.matching.task_searches import TaskSearch
     from maitred.protocol.tasks import Reserved
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)

@@ -7,7 +7,7 @@ from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct, msgpack
+from msgspec import msgpack
 
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.effects import Beat, NothingForShared, Unproven
@@ -22,6 +22,7 @@ from maitred.matching.task import (
     QueueTask,
     Ticket,
 )
+from maitred.matching.task_searches import Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,19 +38,6 @@ DONE, RETURNED = 0, 2
 
 LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
 """The failure of an attempt whose worker is gone, encoded like the failures of workers."""
-
-
-class Told(Struct, eq=False):
-    """The reported end of an attempt at a task that is not in memory. It counts as soon as the task
-    is read, even if the look-up of the task has not ended."""
-
-    end: tuple[int, int, int, bytes]
-    """Sequence, attempt, how, body."""
-    holder: bytes
-    """The worker that has proved that it was given the attempt."""
-    ticket: Ticket
-    counts: bool | None = None
-    """Whether the end counts, or comes too late; None: not decided yet."""
 
 
 class Attempts:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from maitred.matching.rosters import IssuedPass
     from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
-    from maitred.matching.stored_tasks import TaskSearch
     from maitred.matching.task import QueueTask, Ticket, Token
+    from maitred.matching.task_searches import TaskSearch
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
 

@@ -23,7 +23,7 @@ of them into memory, so the look-ups for ends begin when those reads are answere
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from maitred.errors import InternalError, MaitredError, TaskDamaged, Unavailable
 from maitred.matching.attempts import DONE, RETURNED
@@ -36,86 +36,31 @@ from maitred.matching.effects import (
 )
 from maitred.matching.records import SEQUENCES_PER_RANGE, RowDamagedError, decode_record
 from maitred.matching.task_intake import revocation_of
+from maitred.matching.task_searches import (
+    AwaitSearch,
+    EndsSearch,
+    RevokeSearch,
+    StoredRows,
+    TaskSearch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maitred.matching.attempts import Attempts, Told
+    from maitred.matching.attempts import Attempts
     from maitred.matching.damaged_rows import SetAsideRows
     from maitred.matching.effects import EndStatus, Revocation
     from maitred.matching.partition_state import PartitionState
-    from maitred.matching.records import Damaged, Dead, Later, Result
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
     from maitred.matching.task_intake import TaskIntake
     from maitred.matching.task_results import TaskResults
+    from maitred.matching.task_searches import Told
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.unread_segments import MarkedSegment
 
 READING_SECONDS = 1.0
 """How long the look-ups for ends wait for reads that are under way: a busy store needs less."""
-
-
-class StoredRows(NamedTuple):
-    """The rows that the store has of one task. The shell reads no further rows when it has found
-    the task in a segment or in a row of its own: such a task is not over."""
-
-    segment: MarkedSegment | None = None
-    later: Later | None = None
-    result: Result | None = None
-    """The task's result, unless that has expired."""
-    dead: Dead | None = None
-    """Its dead letter; not read if there is a result."""
-    damaged: Sequence[Damaged] = ()
-    """Rows that were set aside and in whose range the task is."""
-
-
-class TaskSearch:
-    """A request whose task is being looked up in the store."""
-
-    __slots__ = ("repeated", "sequence")
-
-    wants_end = True
-    """Whether to read what came of a task that is over, too."""
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.repeated = False
-        """Whether this is the second look-up for the same task."""
-
-
-class AwaitSearch(TaskSearch):
-    """Callers wait for the end of the task: those that `TaskResults.waiters` has when the rows
-    arrive."""
-
-    __slots__ = ()
-
-
-class RevokeSearch(TaskSearch):
-    """A caller cancels the task."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, sequence: int, token: Token) -> None:
-        super().__init__(sequence)
-        self.token = token
-
-
-class EndsSearch(TaskSearch):
-    """A worker ended attempts at tasks that are not in memory; they are looked up one by one."""
-
-    __slots__ = ("current", "late", "ticket", "told")
-
-    wants_end = False
-
-    def __init__(self, told: list[Told], ticket: Ticket) -> None:
-        super().__init__(told[0].end[0])
-        self.current = told[0]
-        """The end whose task is being looked up."""
-        self.told = told
-        self.ticket = ticket
-        self.late: list[int] = []
-        """Tasks whose ends came too late to count, once the search is over."""
 
 
 class StoredTasks:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InternalError, MaitredError
 from maitred.matching.effects import LookUp
-from maitred.matching.stored_tasks import StoredRows
+from maitred.matching.task_searches import StoredRows
 from maitred.node.namespace_turns import NamespaceTurns
 
 if TYPE_CHECKING:
-    from maitred.matching.stored_tasks import TaskSearch
+    from maitred.matching.task_searches import TaskSearch
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.store.interface import SegmentRead
