@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.effects import Ended, Foreign
+    from maitred.matching.effects import Foreign
     from maitred.matching.records import Damaged
     from maitred.matching.rosters import IssuedPass
+    from maitred.matching.task_ends import Ended
     from maitred.matching.task_searches import TaskSearch
     from maitred.protocol.tasks import Reserved
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from maitred.matching.effects import decode_ended, encode_ended
 from maitred.matching.records import (
     Record,
     RowDamagedError,
@@ -18,6 +17,7 @@ from maitred.matching.records import (
     encode_record,
     encode_records,
 )
+from maitred.matching.task_ends import decode_ended, encode_ended
 
 
 def record(sequence: int) -> Record:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from maitred.errors import TaskForgotten
-from maitred.matching.effects import Ended
 from maitred.matching.presence import RETURN_SECONDS
 from maitred.matching.records import Terms
+from maitred.matching.task_ends import Ended
 from tests.matching.driver import (
     DONE,
     FAILED,

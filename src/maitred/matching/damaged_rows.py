@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.matching.effects import SetAside, decode_ended, encode_ended
+from maitred.matching.effects import SetAside
 from maitred.matching.records import (
     Damaged,
     Dead,
@@ -25,6 +25,7 @@ from maitred.matching.records import (
     encode_record,
 )
 from maitred.matching.task import WAITING, Ticket, recalled
+from maitred.matching.task_ends import decode_ended, encode_ended
 
 if TYPE_CHECKING:
     from collections.abc import Collection

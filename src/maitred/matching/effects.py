@@ -6,11 +6,7 @@ the effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-
-from msgspec import Struct, msgpack
-
-from maitred.matching.records import UNREADABLE, RowDamagedError, seal, unseal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,43 +20,11 @@ if TYPE_CHECKING:
     from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
     from maitred.matching.task import QueueTask, Ticket, Token
+    from maitred.matching.task_ends import Ended
     from maitred.matching.task_searches import TaskSearch
-
-EndStatus = Literal["done", "failed", "cancelled", "expired"]
 
 Revocation = Literal["cancelled", "cancelling", "over"]
 """What a caller hears that cancels a task; "cancelling": a worker has it, and is told to stop."""
-
-EndedBody = tuple[EndStatus, int, bytes]
-"""The stored form of a finished task: status, attempts, body."""
-
-_encode: Final = msgpack.Encoder().encode
-_decode: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
-
-
-def encode_ended(ended: EndedBody) -> bytes:
-    """Serialise the end of a task for the store."""
-    return seal(_encode(ended))
-
-
-def decode_ended(body: bytes, *, trusting: bool = False) -> EndedBody:
-    """Read the end of a task as the store has it; raise `RowDamagedError` if it is damaged."""
-    try:
-        return _decode(unseal(body, trusting=trusting))
-    except UNREADABLE as problem:
-        raise RowDamagedError(f"It is not what was written: {problem}.") from None
-
-
-class Ended(Struct, frozen=True, gc=False):
-    """The end of a task: its result or its failure."""
-
-    status: EndStatus
-    attempts: int
-    body: bytes
-    until: float
-    """When the partition may forget the end."""
-    stored: bool = False
-    """Whether the store has the end as well, or gets it with the next commit."""
 
 
 class Foreign(NamedTuple):

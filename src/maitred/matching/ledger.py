@@ -37,9 +37,10 @@ from maitred.matching.task import OVER, PARKED, QueueTask, SegmentState, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maitred.matching.effects import Ended, RefuseToTell, TellRevoked
+    from maitred.matching.effects import RefuseToTell, TellRevoked
     from maitred.matching.records import DamagedKind, PartitionKey
     from maitred.matching.task import Token
+    from maitred.matching.task_ends import Ended
     from maitred.routing.counts import PartitionCounts
 
 SEGMENT_TASKS: Final = 1_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Ended
+    from maitred.matching.task_ends import Ended
 
 
 class Outcomes:

@@ -27,14 +27,9 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InternalError, MaitredError, TaskDamaged, Unavailable
 from maitred.matching.attempts import DONE, RETURNED
-from maitred.matching.effects import (
-    Ended,
-    LookUp,
-    RefuseToTell,
-    TellRevoked,
-    decode_ended,
-)
+from maitred.matching.effects import LookUp, RefuseToTell, TellRevoked
 from maitred.matching.records import SEQUENCES_PER_RANGE, RowDamagedError, decode_record
+from maitred.matching.task_ends import Ended, decode_ended
 from maitred.matching.task_intake import revocation_of
 from maitred.matching.task_searches import (
     AwaitSearch,
@@ -49,10 +44,11 @@ if TYPE_CHECKING:
 
     from maitred.matching.attempts import Attempts
     from maitred.matching.damaged_rows import SetAsideRows
-    from maitred.matching.effects import EndStatus, Revocation
+    from maitred.matching.effects import Revocation
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
+    from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_intake import TaskIntake
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_searches import Told

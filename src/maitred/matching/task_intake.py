@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.allocator import Allocator
-    from maitred.matching.effects import EndStatus, Revocation
+    from maitred.matching.effects import Revocation
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.records import Terms
     from maitred.matching.task import Token
+    from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_transitions import OwnTasks
 

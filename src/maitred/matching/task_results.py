@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from maitred.matching.effects import NotKept, RefuseToTell, Tell, encode_ended
+from maitred.matching.effects import NotKept, RefuseToTell, Tell
 from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.outcomes import Outcomes
 from maitred.matching.records import TASK_BYTES
 from maitred.matching.signatures import SIGNATURES_ROW
+from maitred.matching.task_ends import encode_ended
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Ended
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import QueueTask, Token
+    from maitred.matching.task_ends import Ended
 
 
 class TaskResults:

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.backoff import backoff_seconds
-from maitred.matching.effects import Ended, VisitorUnwanted
+from maitred.matching.effects import VisitorUnwanted
 from maitred.matching.measures import Rate
 from maitred.matching.task import (
     AWAY,
@@ -22,11 +22,12 @@ from maitred.matching.task import (
     QueueTask,
     Ticket,
 )
+from maitred.matching.task_ends import Ended
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import EndStatus
     from maitred.matching.ledger import Pending
     from maitred.matching.partition_state import PartitionState
+    from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_results import TaskResults
 
 RUN_KEPT = 0.9

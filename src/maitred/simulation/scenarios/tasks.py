@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import msgpack
 
-from maitred.matching.effects import decode_ended
+from maitred.matching.task_ends import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.chaos import now_and_then
