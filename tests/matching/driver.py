@@ -20,9 +20,9 @@ from maitred.errors import (
 )
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
+from maitred.matching.attendance import Attendance
 from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
-from maitred.matching.presence import Attendance
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.slot_requests import SlotRequest
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.effects import Foreign
     from maitred.matching.records import Damaged
-    from maitred.matching.rosters import IssuedPass
+    from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task_ends import Ended
     from maitred.matching.task_searches import TaskSearch
     from maitred.protocol.tasks import Reserved

@@ -17,6 +17,7 @@ from maitred.matching.rosters import (
     SETTLE_SECONDS,
     TELL_AGAIN_SECONDS,
 )
+from maitred.matching.subscribers import AWAY_SECONDS
 from maitred.settings import QuerySettings
 from tests.matching.driver import Driver, session_of
 
@@ -608,7 +609,7 @@ def test_the_numbers_fit_together(seconds: float) -> None:
     rosters = limits.Rosters(seconds)
     assert rosters.renew_seconds * 2 < seconds
     assert rosters.renew_seconds > TELL_AGAIN_SECONDS
-    assert rosters.held_seconds + limits.AWAY_SECONDS < seconds
+    assert rosters.held_seconds + AWAY_SECONDS < seconds
 
 
 def test_a_queue_says_how_long_a_pass_is_good() -> None:

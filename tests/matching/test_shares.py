@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.matching.presence import Attendance
+from maitred.matching.attendance import Attendance
 from maitred.matching.shares import Shares
 from tests.matching.driver import Driver
 

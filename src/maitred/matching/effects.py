@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.errors import MaitredError
+    from maitred.matching.attendance import Attendance
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import WaitingOffer
-    from maitred.matching.presence import Attendance
     from maitred.matching.records import Damaged, Later
-    from maitred.matching.rosters import IssuedPass
     from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
+    from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.matching.task_ends import Ended
     from maitred.matching.task_searches import TaskSearch

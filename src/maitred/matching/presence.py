@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from difflib import get_close_matches
 from math import inf
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct, field
+from typing import TYPE_CHECKING
 
 from maitred.errors import UnknownWorker
 from maitred.matching.rosters import Rosters
 from maitred.matching.shares import Shares
 
 if TYPE_CHECKING:
-    from maitred.matching.rosters import IssuedPass, SubscriberKey
+    from maitred.matching.attendance import Attendance, Order
     from maitred.matching.task import Token
-
-Order = Literal["", "offline", "online"]
-State = Literal["online", "draining", "offline"]
 
 SUSPECT_SECONDS = 1.0
 """Least time between two challenges of a suspected worker: a gateway that repeats its suspicion
@@ -40,44 +35,6 @@ PREFIX_LETTERS = 4
 
 ATTENDANCES_KEPT = 10_000
 """Most workers that are remembered, even if a client attends under a new session each time."""
-
-
-class Attendance(Struct, eq=False):
-    """One worker that attends."""
-
-    session: bytes
-    worker: str
-    address: str
-    slots: int
-    busy: int
-    state: State
-    heard: float
-    token: Token = None
-    """The token of its long poll, while that waits."""
-    deadline: float = inf
-    """When its long poll is answered or, if none waits, when the worker is forgotten."""
-    order: Order = ""
-    """An operator's order that the worker has not followed yet."""
-    ordered_at: float = -inf
-    suspected: bool = False
-    passes: dict[SubscriberKey, IssuedPass] = field(default_factory=dict)
-    """Passes of gateways that may send queries without a reservation."""
-    tell_at: float = inf
-    """When its timer for passes rings."""
-    good: float = 1.0
-    """The share of good answers that the worker reports."""
-    told_best: float = 0.0
-    """The best share among the other workers, as this worker was told last."""
-    limit: int | None = None
-    """How many queries it takes at a time, as it reports."""
-    limit_reason: str = ""
-    blocked: int = 0
-    """How often its event loop was blocked, as it reports."""
-
-    @property
-    def serves(self) -> bool:
-        """Whether the worker takes queries."""
-        return self.state == "online" and not self.suspected
 
 
 class Presence:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from maitred.balancing.workers.health import WELL_WITHIN, standing
 
 if TYPE_CHECKING:
-    from maitred.matching.presence import Attendance
+    from maitred.matching.attendance import Attendance
 
 
 class Shares:

@@ -11,19 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.errors import Cancelled, Draining, Overloaded
+from maitred.matching.attendance import Attendance
 from maitred.matching.effects import AnswerAttend, AnswerSubscribe, RefuseSubscribe
-from maitred.matching.presence import Attendance
-from maitred.matching.rosters import (
-    GATHER_SECONDS,
-    SETTLE_SECONDS,
-    TELL_AGAIN_SECONDS,
-    Subscriber,
-)
+from maitred.matching.rosters import GATHER_SECONDS, SETTLE_SECONDS, TELL_AGAIN_SECONDS
+from maitred.matching.subscribers import Subscriber
 
 if TYPE_CHECKING:
+    from maitred.matching.attendance import Order
     from maitred.matching.partition_state import PartitionState
-    from maitred.matching.presence import Order
-    from maitred.matching.rosters import IssuedPass
+    from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import Token
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, InvalidReservation
-from maitred.matching.presence import Attendance
+from maitred.matching.attendance import Attendance
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.matching.slot_requests import SlotRequest
