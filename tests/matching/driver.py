@@ -21,11 +21,10 @@ from maitred.errors import (
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.attendance import Attendance
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
-from maitred.matching.slot_requests import SlotRequest
+from maitred.matching.slots import SlotRequest, WaitingOffer
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.matching.task_searches import StoredRows

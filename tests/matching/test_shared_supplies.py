@@ -8,12 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from maitred.matching.records import PRIORITIES, PartitionKey
-from maitred.matching.shared_supplies import (
-    URGENCIES,
-    SharedOffer,
-    SharedSupplies,
-    SharedSupply,
-)
+from maitred.matching.shared_supplies import URGENCIES, SharedSupplies
+from maitred.matching.slots import SharedOffer, SharedSupply
 
 NOW = 100.0
 TASK = PRIORITIES + 2

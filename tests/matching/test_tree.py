@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from maitred.matching.effects import Foreign
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
+from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import READY, QueueTask
 from maitred.protocol.tasks import End
 from maitred.settings import Forwarding

@@ -17,9 +17,9 @@ from maitred.matching.effects import (
     VisitorTaken,
     VisitorUnwanted,
 )
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
 from maitred.matching.records import Acquired, PartitionKey, Terms
+from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import READY, QueueTask
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Forwarding, Queue

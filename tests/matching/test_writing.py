@@ -6,8 +6,8 @@ import gc
 from weakref import ref
 
 from maitred.errors import OutcomeUnknown
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
+from maitred.matching.slots import WaitingOffer
 from tests.matching.driver import FAILED, Driver
 
 SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)

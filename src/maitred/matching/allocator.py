@@ -29,14 +29,14 @@ from maitred.matching.effects import (
 )
 from maitred.matching.measures import Rate
 from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
-from maitred.matching.slot_requests import AllocatedSlot, SlotRequest, SlotRequestLines
+from maitred.matching.slot_requests import SlotRequestLines
+from maitred.matching.slots import AllocatedSlot, SlotRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maitred.matching.offers import WaitingOffer
     from maitred.matching.partition_state import PartitionState
-    from maitred.matching.shared_supplies import SharedSupply
+    from maitred.matching.slots import SharedSupply, WaitingOffer
     from maitred.matching.task import Token
 
 AWAY_FIRST_SECONDS = 0.02

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.attendance import Attendance
     from maitred.matching.backlog import Reading
-    from maitred.matching.offers import WaitingOffer
     from maitred.matching.records import Damaged, Later
-    from maitred.matching.shared_supplies import SharedOffer
-    from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
+    from maitred.matching.slots import AllocatedSlot, SharedOffer, SlotRequest, WaitingOffer
     from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.matching.task_ends import Ended

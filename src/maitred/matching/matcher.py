@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from maitred.matching.effects import Foreign, Give, NothingFor, RecallOffer, VisitorTaken
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import PRIORITIES
+from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import GIVEN, ON_END, ON_GIVE
 
 if TYPE_CHECKING:

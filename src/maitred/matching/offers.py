@@ -10,54 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
-from maitred.matching.attempt_proofs import holder_of
+from maitred.matching.slots import WaitingOffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maitred.matching.records import PartitionKey
-    from maitred.matching.shared_supplies import SharedOffer, SharedSupplies, SharedSupply
-    from maitred.matching.slot_requests import AllocatedSlot
-    from maitred.matching.task import QueueTask, Token
-
-
-class WaitingOffer(Struct, eq=False):
-    """Free slots of one worker, which are answered together.
-
-    The garbage collector tracks offers: the deferred reply in `token` refers back to the offer.
-    """
-
-    token: Token
-    session: bytes
-    worker: str
-    slots: int
-    since: float
-    hops: int = 0
-    given: list[QueueTask] = field(default_factory=list)
-    away: bool = False
-    """Whether the offer also waits at the parent."""
-    is_open: bool = True
-    address: str = ""
-    """Where gateways reach the worker; empty: it serves no queries."""
-    reserved: list[AllocatedSlot] = field(default_factory=list)
-    user: str = ""
-    """The user as whom the worker connected; empty if the node has no users."""
-    holder: bytes = b""
-    """The session and the user, as proofs name them."""
-    shared: SharedOffer | None = None
-    """The shared offer from which its slots were drawn, if other queues draw from it, too. Such an
-    offer has no free slots of its own and is answered at the end of the turn."""
-
-    def __post_init__(self) -> None:
-        if not self.holder:
-            self.holder = holder_of(self.session, self.user)
-
-    @property
-    def untouched(self) -> bool:
-        """Whether the offer was given nothing yet."""
-        return not self.given and not self.reserved
+    from maitred.matching.shared_supplies import SharedSupplies
+    from maitred.matching.slots import AllocatedSlot, SharedOffer, SharedSupply
+    from maitred.matching.task import QueueTask
 
 
 class Offers:

@@ -20,15 +20,13 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
-    from maitred.matching.offers import WaitingOffer
     from maitred.matching.records import PartitionKey
-    from maitred.matching.task import Token
+    from maitred.matching.slots import SetKey, SharedOffer, SharedSupply
 
 URGENCIES: Final = 2 * PRIORITIES
 """Queries of each priority, then tasks of each priority."""
@@ -39,9 +37,6 @@ longest are forgotten; their workers name them again."""
 
 COUNTED_MAX: Final = 64
 """Most hungry partitions that are counted exactly for the answer to a worker."""
-
-SetKey = tuple[bytes, str, int]
-"""The worker's session and user as proofs name them, the namespace, and the number of the set."""
 
 
 class Hungry(Protocol):
@@ -55,77 +50,6 @@ class Hungry(Protocol):
 
     def match_some(self, most: int, now: float) -> int:
         """Match at most `most` tasks and queries that wait; return how many were matched."""
-
-
-class SharedOffer:
-    """An offer of slots of one worker to all partitions of a set; it is answered once."""
-
-    __slots__ = ("gifts", "is_open", "left", "parts", "since", "supply", "token", "until")
-
-    def __init__(
-        self, supply: SharedSupply, token: Token, slots: int, since: float, until: float
-    ) -> None:
-        self.supply = supply
-        self.token = token
-        self.left = slots
-        """Slots that no partition has drawn."""
-        self.since = since
-        self.until = until
-        """When the offer is answered even if there is nothing for it."""
-        self.parts: dict[PartitionKey, WaitingOffer] = {}
-        """Offers that partitions have drawn in this turn of the loop and not answered yet."""
-        self.gifts: list[object] = []
-        """Answers of partitions, which the driver collects into one."""
-        self.is_open = True
-
-
-class SharedSupply:
-    """A worker's set of partitions on this shard, and its offers for them."""
-
-    __slots__ = (
-        "address",
-        "free",
-        "holder",
-        "key",
-        "members",
-        "offers",
-        "refused",
-        "session",
-        "used_at",
-        "user",
-        "versions",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        session: bytes,
-        user: str,
-        namespace: str,
-        number: int,
-        members: Mapping[PartitionKey, int],
-        versions: Sequence[int] = (),
-    ) -> None:
-        self.session = session
-        self.user = user
-        self.holder = holder_of(session, user)
-        self.key: SetKey = (self.holder, namespace, number)
-        self.members = OrderedDict(members)
-        """The partitions, and the position of each in the worker's list; the one that was served
-        last is the last."""
-        self.versions = list(versions)
-        """Versions of the partition counts that the worker knows, in the order of its list."""
-        self.worker = ""
-        """The worker's name, for people to read."""
-        self.address = ""
-        """The worker's address for gateways; empty if gateways cannot reach the worker."""
-        self.offers: dict[SharedOffer, None] = {}
-        """The open offers, the oldest first."""
-        self.free = 0
-        """Slots of all open offers that no partition has drawn."""
-        self.refused: list[tuple[int, bytes]] = []
-        """Partitions that could not be loaded and why, until the worker is told."""
-        self.used_at = -inf
 
 
 def _ignore(_: SharedOffer) -> None:

@@ -9,54 +9,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
 from maitred.matching.records import PRIORITIES
 
 if TYPE_CHECKING:
-    from maitred.matching.offers import WaitingOffer
-    from maitred.matching.task import Token
+    from maitred.matching.slots import AllocatedSlot, SlotRequest
 
 SWEPT_AT = 1_000
 """Requests that no longer wait and stay in a line before it is swept."""
-
-
-class AllocatedSlot(Struct, eq=False):
-    """A reservation: one slot of an offer for one query. The gateway and the worker are told of it
-    at the end of the turn."""
-
-    token: bytes
-    """The secret that the gateway shows and the worker knows."""
-    offer: WaitingOffer
-    request: SlotRequest
-    proof: bytes = b""
-    """Proves to the next owner that this partition made the reservation; empty if the reservation
-    takes no permit."""
-
-
-class SlotRequest(Struct, eq=False):
-    """A gateway's request for slots."""
-
-    token: Token
-    session: bytes
-    """The gateway's session."""
-    user: str
-    slots: int
-    """Slots that it still wants."""
-    since: float
-    """When its oldest query began to wait."""
-    until: float
-    """When the gateway stops waiting."""
-    priority: int = 2
-    hops: int = 0
-    given: list[AllocatedSlot] = field(default_factory=list)
-    away: bool = False
-    """Whether it waits at the parent instead of here."""
-    is_open: bool = True
-    do_not_queue: bool = False
-    """Whether the root refuses it if no slot is free."""
-    permits: list[bytes] = field(default_factory=list)
-    """The permits of its queries, one each; empty if the queries are not counted."""
 
 
 class SlotRequestLines:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from maitred.matching.allocator import Allocator
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
-    from maitred.matching.offers import WaitingOffer
     from maitred.matching.partition_state import PartitionState
+    from maitred.matching.slots import WaitingOffer
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
 

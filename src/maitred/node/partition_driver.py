@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
-    from maitred.matching.shared_supplies import SharedOffer, SharedSupply
+    from maitred.matching.slots import SharedOffer, SharedSupply
     from maitred.node.driver_shell import BacklogStore, CommitWriter, DriverShell, TurnTimer
     from maitred.node.peer_calls import ShardQuestion
     from maitred.node.shard_permits import ShardPermits

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.slot_requests import AllocatedSlot
+    from maitred.matching.slots import AllocatedSlot
     from maitred.node.driver_shell import DriverShell
     from maitred.node.partition_driver import Owned, PartitionDriver
     from maitred.node.shard_permits import ShardPermits

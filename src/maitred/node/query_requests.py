@@ -9,7 +9,7 @@ from maitred.errors import InvalidArgument, InvalidReservation
 from maitred.matching.attendance import Attendance
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
-from maitred.matching.slot_requests import SlotRequest
+from maitred.matching.slots import SlotRequest
 from maitred.node.partitions import Makes, check_root
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.query_effects import shedding

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.slot_requests import AllocatedSlot
+    from maitred.matching.slots import AllocatedSlot
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.query_limits import Limit
     from maitred.node.shard import Shard

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from maitred.errors import MaitredError
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PartitionKey
-from maitred.matching.shared_supplies import SharedOffer, SharedSupply
+from maitred.matching.slots import SharedOffer, SharedSupply
 from maitred.node.deferred_reply import DeferredReply
 from maitred.node.partitions import Makes, RequestKind, WaitingRequest
 from maitred.node.request_table import RequestTable, long_poll_until, name_worker

@@ -14,8 +14,8 @@ from maitred.protocol.tasks import Given, Heard, Offered, Outcome, Revoked
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from maitred.matching.offers import WaitingOffer
     from maitred.matching.partition import Partition
+    from maitred.matching.slots import WaitingOffer
     from maitred.node.driver_shell import BacklogStore, DriverShell
     from maitred.node.partition_driver import Owned, PartitionDriver
     from maitred.protocol.tasks import Reserved

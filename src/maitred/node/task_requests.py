@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError, PayloadTooLarge, StorageQuotaExceeded, StoreFull
 from maitred.matching.attempt_proofs import holder_of
-from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
+from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import READY, QueueTask
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
