@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.simulation.test_network import Far, Line, on_a_line
 
+from maitred.simulation.connection import SimulatedConnection
 from maitred.simulation.errors import ProcessFailed, UnhandledErrors
 from maitred.simulation.faults import Faults
 from maitred.simulation.world import World
@@ -65,6 +66,7 @@ def _partition(line: Line) -> None:
 
 def _half_open(line: Line) -> None:
     (connection,) = line.world.network.connections.values()
+    assert isinstance(connection, SimulatedConnection)
     line.world.network.faults = Faults(window_bytes=1_000, half_open_both_probability=1.0)
     connection.outgoing._go_silent()
 

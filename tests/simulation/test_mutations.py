@@ -83,7 +83,7 @@ def nobody_is_told_to_pause(patch: Patch) -> None:
 
 def everybody_may_bind(patch: Patch) -> None:
     def bind(listener: Listener) -> None:
-        listener.process.host.listeners.setdefault(listener.port, []).append(listener)
+        listener.neighbours.setdefault(listener.port, []).append(listener)
         listener.process.listeners[listener] = None
 
     patch.setattr(Listener, "bind", bind)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.simulation.hosts import Host
-    from maitred.simulation.listeners import Listener, UnixListener
+    from maitred.simulation.listeners import Listener
     from maitred.simulation.loop import Event
     from maitred.simulation.network import Network
     from maitred.simulation.process import Process
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class ConnectionAttempt:
     """One attempt of a process to connect."""
 
-    def __init__(self, process: Process, name: str) -> None:
+    def __init__(self, network: Network, process: Process, name: str) -> None:
         self.process = process
-        self.network: Network = process.host.network
+        self.network = network
         self.random = self.network.random(name)
         self.future: asyncio.Future[SimulatedConnection] = self.network.loop.create_future()
 
@@ -62,10 +62,13 @@ class ConnectionAttempt:
 class TcpAttempt(ConnectionAttempt):
     """An attempt to connect to a port."""
 
-    def __init__(self, process: Process, address: str, port: int, local_port: int) -> None:
-        host = process.host
+    def __init__(
+        self, network: Network, process: Process, *, address: str, port: int, local_port: int
+    ) -> None:
+        host = network.host_of(process)
         use = host.count_use(local_port)
-        super().__init__(process, f"connection/{host.name}:{local_port}/{use}/{address}:{port}")
+        name = f"connection/{host.name}:{local_port}/{use}/{address}:{port}"
+        super().__init__(network, process, name)
         self.client = host
         self.server = self.network.at(address, host)
         self.address = address
@@ -86,7 +89,7 @@ class TcpAttempt(ConnectionAttempt):
             self._later(self._gap_seconds, self._request)
             self._gap_seconds *= 2
             return
-        listener = choose_listener(server, self.address, self.port, self.random)
+        listener = choose_listener(server.listeners, self.address, self.port, self.random)
         faults = self.network.faults
         refused = server is not self.client and self.random.random() < faults.refuse_probability
         if listener is None or refused:
@@ -108,7 +111,13 @@ class TcpAttempt(ConnectionAttempt):
             return
         self._timeout.cancel()
         network = self.network
-        connection = SimulatedConnection(self.process, server, self.random, self.local_port)
+        connection = SimulatedConnection(
+            self.process,
+            client=self.client,
+            server=server,
+            random=self.random,
+            client_port=self.local_port,
+        )
         network.trace.note(b"connect", connection.number, self.port)
         # Data of the client may not overtake the accept.
         delay = self._delay()
@@ -150,10 +159,12 @@ class TcpAttempt(ConnectionAttempt):
 class UnixAttempt(ConnectionAttempt):
     """An attempt to connect to a Unix socket."""
 
-    def __init__(self, process: Process, path: str) -> None:
+    def __init__(self, network: Network, process: Process, path: str) -> None:
+        host = network.host_of(process)
         file = file_of(path)
-        use = process.host.count_use(file)
-        super().__init__(process, f"unix/{process.host.name}/{use}/{file}")
+        use = host.count_use(file)
+        super().__init__(network, process, f"unix/{host.name}/{use}/{file}")
+        self.host = host
         self.path = path
         self._delay = self.network.faults.loopback_delay_seconds
         self._later(self._delay, self._look)
@@ -166,13 +177,13 @@ class UnixAttempt(ConnectionAttempt):
     def _look(self) -> None:
         if self._abandoned:
             return
-        host = self.process.host
-        listener: UnixListener | None = host.socket_files.get(file_of(self.path))
+        host = self.host
+        listener = host.socket_files.get(file_of(self.path))
         if listener is None or not listener.listening:
             code = errno.ENOENT if listener is None else errno.ECONNREFUSED
             self.future.set_exception(OSError(code, os.strerror(code)))
             return
-        connection = UnixConnection(self.process, host, self.random)
+        connection = UnixConnection(self.process, client=host, server=host, random=self.random)
         self.network.trace.note(b"connect", connection.number)
         names = {"sockname": listener.path, "peername": ""}
         # Data of the client may not overtake the accept.

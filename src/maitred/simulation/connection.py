@@ -24,12 +24,18 @@ class SimulatedConnection:
     transport = SimulatedTransport
 
     def __init__(
-        self, process: Process, server: Host, random: Random, client_port: int | None = None
+        self,
+        process: Process,
+        *,
+        client: Host,
+        server: Host,
+        random: Random,
+        client_port: int | None = None,
     ) -> None:
         """Establish the connection; with a `client_port`, it uses that port of the client."""
-        network = process.host.network
+        network = client.network
         self.process = process
-        self.client = process.host
+        self.client = client
         self.number = network.next_connection_number()
         self.outgoing = Flow(network, self.number, random, self.client, server)
         self.incoming = Flow(network, self.number, random, server, self.client)
@@ -79,7 +85,7 @@ class SimulatedConnection:
         process.unclaimed.pop(self, None)
         transport = self.transport(protocol, self.outgoing, process, names)
         self.outgoing.sender = self.incoming.receiver = transport
-        waiter: asyncio.Future[None] = process.host.network.loop.create_future()
+        waiter: asyncio.Future[None] = self.client.network.loop.create_future()
         transport.start(waiter)
         try:
             await waiter

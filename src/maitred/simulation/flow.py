@@ -16,15 +16,15 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from maitred.simulation.paths import PathTransport
 
 if TYPE_CHECKING:
     from random import Random
 
-    from maitred.simulation.hosts import Host
     from maitred.simulation.loop import Event
-    from maitred.simulation.network import Network
-    from maitred.simulation.transport import SimulatedTransport
+    from maitred.simulation.paths import PathEnd, Paths
 
 END = "end"
 RESET = "reset"
@@ -41,11 +41,39 @@ class FlowSegment:
         self.finish = finish
 
 
+class FlowEnd(PathTransport, Protocol):
+    """The transport at one end of a flow."""
+
+    @property
+    def buffer(self) -> bytearray:
+        """The bytes that the window had no room for."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the socket is closed: what arrives now is answered with a reset."""
+
+    @property
+    def end_sent(self) -> bool:
+        """Whether the end of the stream was really sent, not only asked for."""
+
+    def is_closing(self) -> bool:
+        """Whether close or abort was called, or the connection failed."""
+
+    def receive(self, data: bytes, finish: str | None) -> None:
+        """Take a segment that has arrived."""
+
+    def window_opened(self) -> None:
+        """Send more of the buffer: the window has room."""
+
+    def fail(self, error: BaseException) -> None:
+        """Lose the connection for that reason."""
+
+
 class Flow:
     """The direction from one host to another; the opposite direction is `reverse`."""
 
     def __init__(
-        self, network: Network, number: int, random: Random, source: Host, target: Host
+        self, network: Paths, number: int, random: Random, source: PathEnd, target: PathEnd
     ) -> None:
         self.network = network
         self._loop = network.loop
@@ -55,8 +83,8 @@ class Flow:
         self.loopback = source is target
         self.random = random
         self.reverse: Flow
-        self.sender: SimulatedTransport | None = None
-        self.receiver: SimulatedTransport | None = None
+        self.sender: FlowEnd | None = None
+        self.receiver: FlowEnd | None = None
         self.silent = False
         """Whether this direction drops everything, silently and for good."""
         self.outstanding_bytes = 0

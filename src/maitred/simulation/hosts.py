@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from maitred.simulation.listeners import Listener, UnixListener
-    from maitred.simulation.network import Network
+    from maitred.simulation.paths import Paths
 
 EPOCH_SECONDS: Final = 1_800_000_000.0
 """Wall-clock time at virtual time 0; a fixed date, since a run must not depend on its day."""
@@ -24,9 +24,7 @@ _EPHEMERAL_LAST: Final = 65_535
 class Host:
     """A simulated machine, created by `World.host`; it has power except after a `crash`."""
 
-    def __init__(
-        self, network: Network, name: str, address: str, group: str, random: Random
-    ) -> None:
+    def __init__(self, network: Paths, name: str, address: str, group: str, random: Random) -> None:
         self.network = network
         self.name = name
         self.address = address
@@ -61,7 +59,14 @@ class Host:
             self.up = True
             self.network.path_changed()
         number = self.network.next_process_number()
-        process = Process(self, number, name or f"{self.name}/{number}")
+        process = Process(
+            number,
+            name or f"{self.name}/{number}",
+            host_name=self.name,
+            loop=self.network.loop,
+            world_context=self.network.context,
+            trace=self.network.trace,
+        )
         self.processes = [process for process in self.processes if not process.dead]
         self.processes.append(process)
         process.start(main)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from maitred.simulation.flow import Flow
-    from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
 
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - no real socket is bound to it
@@ -67,7 +66,7 @@ class BoundSocket:
         self.close()
 
     def _accept(self, outgoing: Flow, names: dict[str, Any]) -> None:
-        loop = self.process.host.network.loop
+        loop = outgoing.network.loop
         try:
             protocol = self._factory()
         except (SystemExit, KeyboardInterrupt):
@@ -106,8 +105,19 @@ class Listener(BoundSocket):
     family = socket.AF_INET
     proto = socket.IPPROTO_TCP
 
-    def __init__(self, process: Process, address: str, port: int, *, reuse_port: bool) -> None:
+    def __init__(
+        self,
+        process: Process,
+        listeners: dict[int, list[Listener]],
+        *,
+        address: str,
+        port: int,
+        reuse_port: bool,
+    ) -> None:
+        """Create a listener among the `listeners` of its host, which are keyed by port."""
         super().__init__(process)
+        self.neighbours = listeners
+        """All listeners of the host by port, this one included while it is bound."""
         self.address = address
         self.port = port
         self.reuse_port = reuse_port
@@ -117,7 +127,7 @@ class Listener(BoundSocket):
 
     def bind(self) -> None:
         """Take the address, or raise EADDRINUSE."""
-        bound = self.process.host.listeners.setdefault(self.port, [])
+        bound = self.neighbours.setdefault(self.port, [])
         for other in bound:
             overlap = self.address == other.address or ANY_ADDRESS in (self.address, other.address)
             if overlap and not (self.reuse_port and other.reuse_port):
@@ -128,11 +138,11 @@ class Listener(BoundSocket):
     def close(self) -> None:
         """Free the address; connections that were accepted stay."""
         super().close()
-        bound = self.process.host.listeners.get(self.port, [])
+        bound = self.neighbours.get(self.port, [])
         if self in bound:
             bound.remove(self)
         if not bound:
-            self.process.host.listeners.pop(self.port, None)
+            self.neighbours.pop(self.port, None)
 
     def getsockname(self) -> tuple[str, int]:
         """Return the address and the port."""
@@ -148,14 +158,16 @@ def bind_error(code: int, address: str, port: int) -> OSError:
     )
 
 
-def choose_listener(host: Host, address: str, port: int, random: Random) -> Listener | None:
+def choose_listener(
+    listeners: dict[int, list[Listener]], address: str, port: int, random: Random
+) -> Listener | None:
     """Return the listener that gets a new connection; None if no process listens there.
 
     As on Linux, a listener on exactly this address goes before one on all addresses. Among equals a
     kernel hashes addresses and ports, which is unpredictable: so one is drawn at random. With a
     single listener nothing is drawn.
     """
-    listening = [listener for listener in host.listeners.get(port, ()) if listener.listening]
+    listening = [listener for listener in listeners.get(port, ()) if listener.listening]
     found = [listener for listener in listening if listener.address == address] or [
         listener for listener in listening if listener.address == ANY_ADDRESS
     ]
@@ -171,8 +183,17 @@ class UnixListener(BoundSocket):
     family = socket.AF_UNIX
     transport = UnixTransport
 
-    def __init__(self, process: Process, path: str, *, cleanup_socket: bool) -> None:
+    def __init__(
+        self,
+        process: Process,
+        socket_files: dict[str, UnixListener],
+        path: str,
+        *,
+        cleanup_socket: bool,
+    ) -> None:
+        """Create a socket among the `socket_files` of its host, which are keyed by path."""
         super().__init__(process)
+        self._socket_files = socket_files
         self.path = path
         self.cleanup_socket = cleanup_socket
 
@@ -181,13 +202,13 @@ class UnixListener(BoundSocket):
 
     def bind(self) -> None:
         """Create the file; as with asyncio and uvloop, replace one that exists, even in use."""
-        self.process.host.socket_files[file_of(self.path)] = self
+        self._socket_files[file_of(self.path)] = self
         self.process.listeners[self] = None
 
     def stop(self) -> None:
         """Close, and remove the file if that was asked for and it is still this socket's."""
         self.close()
-        files = self.process.host.socket_files
+        files = self._socket_files
         if self.cleanup_socket and files.get(file_of(self.path)) is self:
             del files[file_of(self.path)]
 

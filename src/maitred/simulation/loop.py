@@ -30,13 +30,12 @@ from msgspec import Struct
 from maitred.simulation.errors import Deadlock, TooManyEvents, TooMuchTime
 from maitred.simulation.process import PROCESS
 from maitred.simulation.refusals import Refusals
+from maitred.simulation.simulated_task import SimulatedTask
 from maitred.simulation.stuck_tasks import describe_waiting
 
 if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import Coroutine, Generator
-
-    from maitred.simulation.process import Process
 
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -90,20 +89,6 @@ class Event(Struct, eq=False):
     def __repr__(self) -> str:
         name = getattr(self.callback, "__qualname__", self.callback)
         return f"<Event at {self.moment} {'cancelled' if self.cancelled() else name}>"
-
-
-class SimulatedTask(asyncio.Task[Any]):
-    """A task that knows its process and hashes by its number.
-
-    Task groups and `asyncio.wait` hold tasks in sets; by address, their order would differ from
-    run to run.
-    """
-
-    number: int
-    process: Process | None
-
-    def __hash__(self) -> int:
-        return self.number
 
 
 class SimulatedLoop(Refusals):

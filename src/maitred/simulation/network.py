@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
 from maitred.simulation.hosts import Host
 from maitred.simulation.listeners import LOOPBACK
+from maitred.simulation.paths import Paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from maitred.simulation.connection import SimulatedConnection
     from maitred.simulation.faults import Faults
     from maitred.simulation.loop import SimulatedLoop
+    from maitred.simulation.process import Process
     from maitred.simulation.trace import Trace
-    from maitred.simulation.transport import SimulatedTransport
 
     HostGroup = Host | str | Iterable[Host | str]
     """A host, a group's name, a host's name, or several of them."""
@@ -29,44 +29,15 @@ _FIRST_ADDRESS: Final = int(ipaddress.IPv4Address("10.0.0.1"))
 _HOSTS_MAX: Final = 2**24 - 2
 
 
-class Network:
+class Network(Paths):
     """The hosts of a `World`, and the paths and connections between them."""
 
     def __init__(
         self, loop: SimulatedLoop, trace: Trace, faults: Faults, random: Callable[[str], Random]
     ) -> None:
-        self.loop = loop
-        self.trace = trace
-        self.troubled = False
-        """Whether some path is blocked; while none is, flows skip the check of their path."""
-        self.faults = faults
-        self.random = random
-        self.context = loop.bare_context
-        """The context of the network's own events, which run in no process: no kill stops them."""
+        super().__init__(loop, trace, faults, random)
         self.hosts: dict[str, Host] = {}
-        self.connections: dict[int, SimulatedConnection] = {}
-        self.zombies: list[SimulatedTransport] = []
         self._addresses: dict[str, Host] = {}
-        self._partitions: dict[tuple[str, str], None] = {}
-        self._connection_number = 0
-        self._process_number = 0
-
-    @property
-    def faults(self) -> Faults:
-        """The faults of segments that are sent from now on; may be replaced at any time."""
-        return self._faults
-
-    @faults.setter
-    def faults(self, faults: Faults) -> None:
-        self._faults = faults
-        # What every segment needs, at hand.
-        self.window_bytes = faults.window_bytes
-        self.split_probability = faults.split_probability
-        self.delay_min_seconds = faults.delay_min_seconds
-        self.delay_range_seconds = faults.delay_max_seconds - faults.delay_min_seconds
-        self.trouble_probability = (
-            faults.spike_probability + faults.cut_probability + faults.half_open_probability
-        )
 
     def add_host(self, name: str, group: str) -> Host:
         """Create a host with the next free address."""
@@ -79,6 +50,7 @@ class Network:
         address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + len(self.hosts)))
         host = Host(self, name, address, group, self.random(f"host/{name}"))
         self.hosts[name] = self._addresses[address] = host
+        self._ends.append(host)
         return host
 
     def resolve(self, name: str) -> str:
@@ -95,6 +67,10 @@ class Network:
     def at(self, address: str, local: Host) -> Host | None:
         """Return the host that the address means on host `local`; None if no host has it."""
         return local if address == LOOPBACK else self._addresses.get(address)
+
+    def host_of(self, process: Process) -> Host:
+        """Return the host that the process runs on."""
+        return self.hosts[process.host_name]
 
     # Paths
 
@@ -113,43 +89,6 @@ class Network:
         """Open all paths; what was held is sent again."""
         self._partitions.clear()
         self.path_changed()
-
-    def blocked(self, source: Host, target: Host) -> bool:
-        """Whether nothing sent now would arrive."""
-        if not target.up or not source.up:
-            return True
-        return bool(self._partitions) and (source.name, target.name) in self._partitions
-
-    def path_changed(self) -> None:
-        """Tell all flows that a path has opened or closed."""
-        self.troubled = bool(self._partitions) or not all(host.up for host in self.hosts.values())
-        for connection in list(self.connections.values()):
-            connection.outgoing.resume()
-            connection.incoming.resume()
-
-    # Connections
-
-    def next_connection_number(self) -> int:
-        """Return the number of the next connection, which identifies it in the trace."""
-        self._connection_number += 1
-        return self._connection_number
-
-    def next_process_number(self) -> int:
-        """Return the number of the next process, which identifies it in the trace."""
-        self._process_number += 1
-        return self._process_number
-
-    def forget_if_over(self, number: int) -> None:
-        """Drop a connection when both ends are closed and nothing is under way."""
-        connection = self.connections.get(number)
-        if connection is not None and connection.over:
-            del self.connections[number]
-            connection.forgotten()
-
-    def leaves_orderly(self, transport: SimulatedTransport) -> bool:
-        """Whether the peer of a killed process sees an end of stream instead of a reset."""
-        probability = self.faults.kill_orderly_probability
-        return probability > 0.0 and transport.outgoing.random.random() < probability
 
     def discard(self) -> None:
         """Discard all transports, because the world is over."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from maitred.simulation.hosts import Host
     from maitred.simulation.listeners import BoundSocket
     from maitred.simulation.network import Network
     from maitred.simulation.process import ExceptionHandler, Process
@@ -63,7 +64,7 @@ class NetworkLoop(SimulatedLoop):
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:  # noqa: ANN401, ARG002
         """Return the name of the host with that address, or the address itself."""
-        host = self.network.at(sockaddr[0], current_process().host)
+        host = self.network.at(sockaddr[0], self.network.host_of(current_process()))
         return (host.name if host else sockaddr[0]), str(sockaddr[1])
 
     async def create_connection(  # type: ignore[override]
@@ -93,8 +94,10 @@ class NetworkLoop(SimulatedLoop):
         address = self._resolve(host, family, flags)
         if address == ANY_ADDRESS:
             address = LOOPBACK
-        local_port = self._local_port(process, local_addr)
-        attempt = TcpAttempt(process, address, _port(port), local_port)
+        local_port = self._local_port(self.network.host_of(process), local_addr)
+        attempt = TcpAttempt(
+            self.network, process, address=address, port=_port(port), local_port=local_port
+        )
         try:
             connection = await attempt.connected()
         except OSError as error:
@@ -137,7 +140,7 @@ class NetworkLoop(SimulatedLoop):
         listeners: list[Any] = []
         try:
             for address in addresses:
-                listener = _bound(process, address, _port(port), reuse_port=bool(reuse_port))
+                listener = self._bound(process, address, _port(port), reuse_port=bool(reuse_port))
                 listeners.append(listener)
         except OSError:
             for listener in listeners:
@@ -160,7 +163,7 @@ class NetworkLoop(SimulatedLoop):
         refuse_unsimulated(ssl, sock, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
         if path is None:
             raise ValueError("no path and sock were specified")
-        attempt = UnixAttempt(current_process(), checked_path(path))
+        attempt = UnixAttempt(self.network, current_process(), checked_path(path))
         connection = await attempt.connected()
         return await connection.claim(protocol_factory, attempt.names)
 
@@ -185,9 +188,9 @@ class NetworkLoop(SimulatedLoop):
         refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
         if path is None:
             raise ValueError("path was not specified, and no sock specified")
-        listener = UnixListener(
-            current_process(), checked_path(path), cleanup_socket=cleanup_socket
-        )
+        process = current_process()
+        files = self.network.host_of(process).socket_files
+        listener = UnixListener(process, files, checked_path(path), cleanup_socket=cleanup_socket)
         listener.bind()
         return await self._serving([listener], protocol_factory, backlog, starts=start_serving)
 
@@ -236,25 +239,27 @@ class NetworkLoop(SimulatedLoop):
         name = host.decode() if isinstance(host, bytes) else host
         return self.network.resolve(name)
 
-    def _local_port(self, process: Process, local_addr: tuple[str, int] | None) -> int:
+    def _local_port(self, host: Host, local_addr: tuple[str, int] | None) -> int:
         if local_addr is None:
-            return process.host.free_port()
+            return host.free_port()
         address = self._resolve(local_addr[0], 0, 0)
-        if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
+        if address not in (ANY_ADDRESS, LOOPBACK, host.address):
             raise bind_error(errno.EADDRNOTAVAIL, address, local_addr[1])
-        port = _port(local_addr[1]) or process.host.free_port()
-        if port in process.host.listeners or port in process.host.ports_in_use:
+        port = _port(local_addr[1]) or host.free_port()
+        if port in host.listeners or port in host.ports_in_use:
             raise bind_error(errno.EADDRINUSE, address, port)
         return port
 
-
-def _bound(process: Process, address: str, port: int, *, reuse_port: bool) -> Listener:
-    if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
-        raise bind_error(errno.EADDRNOTAVAIL, address, port)
-    port = port or process.host.free_port()
-    listener = Listener(process, address, port, reuse_port=reuse_port)
-    listener.bind()
-    return listener
+    def _bound(self, process: Process, address: str, port: int, *, reuse_port: bool) -> Listener:
+        host = self.network.host_of(process)
+        if address not in (ANY_ADDRESS, LOOPBACK, host.address):
+            raise bind_error(errno.EADDRNOTAVAIL, address, port)
+        port = port or host.free_port()
+        listener = Listener(
+            process, host.listeners, address=address, port=port, reuse_port=reuse_port
+        )
+        listener.bind()
+        return listener
 
 
 def _address_info(address: str, port: int) -> tuple[int, int, int, str, tuple[str, int]]:

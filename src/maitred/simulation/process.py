@@ -11,17 +11,14 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.simulation.errors import NoProcess, ProcessFailed, ProcessKilled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
-    from maitred.simulation.connection import SimulatedConnection
-    from maitred.simulation.hosts import Host
-    from maitred.simulation.listeners import BoundSocket
-    from maitred.simulation.transport import SimulatedTransport
+    from maitred.simulation.trace import Trace
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
@@ -43,24 +40,67 @@ def current_process() -> Process:
     return process
 
 
+class ProcessTransport(Protocol):
+    """An open end of a connection, as the process that owns it sees it."""
+
+    def abort(self) -> None:
+        """Close without sending what is buffered."""
+
+    def kill(self) -> None:
+        """Close as the kernel of a killed process does."""
+
+    def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
+        """Close as the kernel of a dead process does; if `silent`, as a host without power."""
+
+    def discard(self) -> None:
+        """Discard the transport without a warning, because the world is over."""
+
+
+class ProcessListener(Protocol):
+    """A bound socket, as the process that owns it sees it."""
+
+    def close(self) -> None:
+        """Stop listening; connections that were accepted stay."""
+
+
+class UnclaimedConnection(Protocol):
+    """An established connection that its process has not taken yet."""
+
+    def abandon(self) -> None:
+        """Close the connection."""
+
+
 class Process:
     """One process on one host. It lives as long as its main coroutine, or until it is killed."""
 
-    def __init__(self, host: Host, number: int, name: str) -> None:
-        self.host = host
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        *,
+        host_name: str,
+        loop: asyncio.AbstractEventLoop,
+        world_context: contextvars.Context,
+        trace: Trace,
+    ) -> None:
+        """Create a process that does not run yet; no kill stops callbacks in `world_context`."""
         self.number = number
         self.name = name
+        self.host_name = host_name
         self.dead = False
         # Dictionaries for their order: sets of objects would iterate by memory address.
-        self.transports: dict[SimulatedTransport, None] = {}
-        self.listeners: dict[BoundSocket, None] = {}
-        self.unclaimed: dict[SimulatedConnection, None] = {}
+        self.transports: dict[ProcessTransport, None] = {}
+        self.listeners: dict[ProcessListener, None] = {}
+        self.unclaimed: dict[UnclaimedConnection, None] = {}
         """Connections that were established for the process, which has not taken them yet."""
         self.exception_handler: ExceptionHandler | None = None
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
         this process only. None if the process gave none."""
         self.killed = False
-        self._finished: asyncio.Future[Any] = host.network.loop.create_future()
+        self._loop = loop
+        self._world_context = world_context
+        self._trace = trace
+        self._finished: asyncio.Future[Any] = loop.create_future()
         self._awaited = False
 
     def __repr__(self) -> str:
@@ -71,10 +111,9 @@ class Process:
         # A context of its own: processes share nothing, not even context variables.
         context = contextvars.Context()
         context.run(PROCESS.set, self)
-        loop = self.host.network.loop
-        task = loop.create_task(_called(main, self.name), name=self.name, context=context)
-        task.add_done_callback(self._main_done, context=self.host.network.context)
-        self.host.network.trace.note(b"start", self.number)
+        task = self._loop.create_task(_called(main, self.name), name=self.name, context=context)
+        task.add_done_callback(self._main_done, context=self._world_context)
+        self._trace.note(b"start", self.number)
 
     async def wait(self) -> Any:  # noqa: ANN401 - whatever main returns
         """Return the result of main or raise its exception; raise `ProcessKilled` after a kill."""
@@ -88,7 +127,7 @@ class Process:
             self._end(ProcessKilled(f"The process {self.name} was killed."), b"kill")
             self._abandon_unclaimed()
             for transport in list(self.transports):
-                transport.vanish(orderly=self.host.network.leaves_orderly(transport))
+                transport.kill()
 
     def lose_power(self) -> None:
         """End the process like a kill, but without a sign to its peers; for `Host.crash`."""
@@ -118,8 +157,7 @@ class Process:
 
     def _end(self, error: BaseException | None, what: bytes, result: object = None) -> None:
         self.dead = True
-        network = self.host.network
-        network.trace.note(what, self.number)
+        self._trace.note(what, self.number)
         for listener in list(self.listeners):
             listener.close()
         if error is None:
@@ -128,7 +166,7 @@ class Process:
             self._finished.set_exception(error)
             self._finished.exception()  # marks it as seen: it is reported here, or by wait()
             if not self._awaited and not isinstance(error, ProcessKilled):
-                network.loop.call_exception_handler(
+                self._loop.call_exception_handler(
                     {"message": f"The process {self.name} failed", "exception": error}
                 )
 

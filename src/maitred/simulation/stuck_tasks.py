@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maitred.simulation.loop import SimulatedTask
+    from maitred.simulation.simulated_task import SimulatedTask
 
 _LISTED_MAX = 20
 """Tasks named in one error; more would hide the first ones."""

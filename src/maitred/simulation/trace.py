@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from maitred.simulation.loop import SimulatedLoop
+
+class TraceClock(Protocol):
+    """The part of a simulated loop that a trace reads."""
+
+    @property
+    def now(self) -> float:
+        """The virtual time in seconds."""
+
+    @property
+    def events(self) -> int:
+        """The number of events that have run."""
 
 
 class Trace:
@@ -17,7 +26,7 @@ class Trace:
 
     __slots__ = ("_checksum", "_loop")
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: TraceClock) -> None:
         self._loop = loop
         self._checksum = 0
 

@@ -222,6 +222,10 @@ class SimulatedTransport(_FlowControlMixin):
         """Lose the connection for that reason."""
         self._force_close(error)
 
+    def kill(self) -> None:
+        """Close as the kernel of a killed process does; the faults decide whether in order."""
+        self.vanish(orderly=self.outgoing.network.leaves_orderly(self.outgoing.random))
+
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
         """Close as the kernel of a dead process does; if `silent`, as a host without power."""
         self._closing = self._lost = True

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maitred.errors import InvalidArgument
 from maitred.simulation.errors import UnhandledErrors
 from maitred.simulation.faults import Faults
-from maitred.simulation.loop import Event, SimulatedTask
+from maitred.simulation.loop import Event
 from maitred.simulation.network import Network
 from maitred.simulation.network_loop import NetworkLoop
 from maitred.simulation.process import PROCESS
+from maitred.simulation.simulated_task import SimulatedTask
 from maitred.simulation.trace import Trace
 from maitred.simulation.transport import SimulatedTransport
 
