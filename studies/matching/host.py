@@ -17,7 +17,8 @@ from maitred.logs import logger
 from maitred.matching.partition import Partition
 from maitred.matching.records import PartitionKey
 from maitred.node.deferred_reply import DeferredReply
-from maitred.node.partition_driver import Owned, PartitionDriver
+from maitred.node.owned import Owned
+from maitred.node.partition_driver import PartitionDriver
 from maitred.node.task_requests import TaskRequests
 from maitred.protocol.tasks import Finish
 from maitred.security.directory import Directory

@@ -35,7 +35,7 @@ from studies.matching.measures import (
 )
 
 if TYPE_CHECKING:
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.protocol.tasks import Given
     from studies.matching.host import Call
     from studies.matching.settings import MatchingModel

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.matching.records import Changes, Later, PartitionKey
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.simulation.disk import Contents
     from maitred.store.interface import SegmentRead
     from studies.matching.clock import Clock

@@ -28,7 +28,8 @@ from maitred.matching.slots import SlotRequest, WaitingOffer
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.matching.task_searches import StoredRows
-from maitred.node.partition_driver import Owned, PartitionDriver
+from maitred.node.owned import Owned
+from maitred.node.partition_driver import PartitionDriver
 from maitred.protocol.queries import Allocated, Allocation
 from maitred.protocol.tasks import Finish, Forwarded, Given, Heard, Offered, Revoked
 from maitred.routing.counts import PartitionCounts

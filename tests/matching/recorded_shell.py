@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.matching.records import Later, PartitionKey
     from maitred.node.driver_shell import TreeRequest
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.peer_calls import Done
     from maitred.store.interface import SegmentRead
     from tests.matching.model_store import ModelStore

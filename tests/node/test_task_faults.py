@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.shard import Shard
     from maitred.store.interface import Store

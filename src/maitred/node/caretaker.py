@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.routing.counts import PartitionCounts
 

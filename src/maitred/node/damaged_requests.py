@@ -12,7 +12,7 @@ from maitred.protocol.tasks import DamagedRow, DamagedRows, DamagedRowsFound
 
 if TYPE_CHECKING:
     from maitred.matching.records import Damaged
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
 
 

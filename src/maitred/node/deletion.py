@@ -19,7 +19,7 @@ from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdraw
 
 if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from maitred.logs import Logger
     from maitred.matching.records import Later, PartitionKey
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.peer_calls import Done, ShardQuestion
+    from maitred.node.turn_loop import TurnLoop
     from maitred.protocol.queries import Allocate
     from maitred.protocol.tasks import Finish, Forward, Offer
     from maitred.security.directory import Directory
@@ -24,32 +25,6 @@ if TYPE_CHECKING:
 
     TreeRequest = Offer | Forward | Finish | Allocate
     """A request that one partition sends to another."""
-
-
-class TurnTimer(Protocol):
-    """A callback that a `TurnLoop` will run at a set time."""
-
-    def cancel(self) -> None:
-        """Drop the callback."""
-
-
-class TurnLoop(Protocol):
-    """The part of an event loop that the driver uses; any asyncio loop has it."""
-
-    def time(self) -> float:
-        """Return the time in seconds; it never goes backwards."""
-
-    def call_soon(self, callback: Callable[..., object], /, *arguments: Any) -> object:  # noqa: ANN401
-        """Run the callback after all that is due already."""
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        /,
-        *arguments: Any,  # noqa: ANN401
-    ) -> TurnTimer:
-        """Run the callback at that time."""
 
 
 class BacklogStore(Protocol):

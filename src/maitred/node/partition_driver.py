@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.errors import MaitredError
-    from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
     from maitred.matching.slots import SharedOffer, SharedSupply
-    from maitred.node.driver_shell import BacklogStore, CommitWriter, DriverShell, TurnTimer
-    from maitred.node.peer_calls import ShardQuestion
+    from maitred.node.driver_shell import BacklogStore, CommitWriter, DriverShell
+    from maitred.node.owned import Owned
     from maitred.node.shard_permits import ShardPermits
     from maitred.protocol.tasks import Offered
 
@@ -52,43 +51,6 @@ ANSWERS: Final = (
     effects.RefuseSubscribe,
 )
 """Effects that answer a caller. They are carried out even for a partition that is let go."""
-
-
-class Owned:
-    """A partition that this shard owns, with the state of its driver: timer, questions, turn."""
-
-    __slots__ = (
-        "asked",
-        "key",
-        "last_used",
-        "lightly",
-        "partition",
-        "tend_at",
-        "timer",
-        "timer_at",
-        "touched",
-    )
-
-    def __init__(self, partition: Partition, now: float) -> None:
-        self.key = partition.key
-        self.partition = partition
-        self.touched = False
-        """Whether the partition is driven at the end of this turn."""
-        self.lightly = False
-        """Whether slots were offered and reserved in this turn, and nothing else happened."""
-        self.timer: TurnTimer | None = None
-        """Touches the partition at `timer_at`."""
-        self.timer_at = inf
-        self.last_used = now
-        """When a request last named the partition."""
-        self.tend_at = now
-        """When the caretaker next looks at the partition."""
-        self.asked: dict[object, ShardQuestion] = {}
-        """Questions to the parent that are not answered yet, by the offer, task or slot request
-        that each is about."""
-
-    def __repr__(self) -> str:
-        return f"<Owned {self.key}, {len(self.asked)} questions to the parent>"
 
 
 class PartitionDriver:
@@ -115,7 +77,7 @@ class PartitionDriver:
         self._touched: list[Owned] = []
         self.queries = QueryEffects(self, shell, permits)
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
-            **TaskEffects(self, shell, store).carry_out,
+            **TaskEffects(self, shell, store, self.queries.reserved).carry_out,
             **TreeEffects(self, shell).carry_out,
             **self.queries.carry_out,
             effects.NothingForShared: self._nothing_for_shared,

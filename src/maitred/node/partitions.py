@@ -24,7 +24,8 @@ from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
-from maitred.node.partition_driver import Owned, PartitionDriver
+from maitred.node.owned import Owned
+from maitred.node.partition_driver import PartitionDriver
 from maitred.node.partition_loader import Loader
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.shard_permits import ShardPermits

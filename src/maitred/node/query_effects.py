@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from maitred.matching.slots import AllocatedSlot
     from maitred.node.driver_shell import DriverShell
-    from maitred.node.partition_driver import Owned, PartitionDriver
+    from maitred.node.effect_driver import TreeDriver
+    from maitred.node.owned import Owned
     from maitred.node.shard_permits import ShardPermits
     from maitred.settings import QuerySettings
 
@@ -35,7 +36,7 @@ class QueryEffects:
     """Carries out what partitions want done about queries."""
 
     def __init__(
-        self, driver: PartitionDriver, shell: DriverShell, permits: ShardPermits | None
+        self, driver: TreeDriver, shell: DriverShell, permits: ShardPermits | None
     ) -> None:
         self._driver = driver
         self._clock = shell.loop

@@ -35,7 +35,7 @@ from maitred.routing.names import check_shown_name
 if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts

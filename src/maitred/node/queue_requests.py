@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Queues

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 

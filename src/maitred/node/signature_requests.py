@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from maitred.matching.partition import Partition
-    from maitred.matching.slots import WaitingOffer
+    from maitred.matching.slots import AllocatedSlot, WaitingOffer
     from maitred.node.driver_shell import BacklogStore, DriverShell
-    from maitred.node.partition_driver import Owned, PartitionDriver
+    from maitred.node.effect_driver import TaskDriver
+    from maitred.node.owned import Owned
     from maitred.protocol.tasks import Reserved
 
 Reading = TypeVar("Reading", effects.Read, effects.ReadLater)
@@ -30,13 +31,20 @@ READ_RETRY_SECONDS: Final = 0.5
 class TaskEffects:
     """Carries out what partitions want done about their tasks."""
 
-    def __init__(self, driver: PartitionDriver, shell: DriverShell, store: BacklogStore) -> None:
+    def __init__(
+        self,
+        driver: TaskDriver,
+        shell: DriverShell,
+        store: BacklogStore,
+        reserved: Callable[[Owned, AllocatedSlot], Reserved],
+    ) -> None:
+        """`reserved` returns a reservation as its worker is told of it."""
         self._driver = driver
         self._shell = shell
         self._clock = shell.loop
         self._store = store
         self._newer = driver.newer
-        self._reserved = driver.queries.reserved
+        self._reserved = reserved
         self._unproven_warning = OccasionalWarning(
             shell.log, "attempts refused: the caller was not given them"
         )

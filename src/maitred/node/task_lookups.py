@@ -21,7 +21,7 @@ from maitred.node.namespace_turns import NamespaceTurns
 
 if TYPE_CHECKING:
     from maitred.matching.task_searches import TaskSearch
-    from maitred.node.partition_driver import Owned
+    from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.store.interface import SegmentRead
 

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.node.driver_shell import DriverShell
-    from maitred.node.partition_driver import Owned, PartitionDriver
+    from maitred.node.effect_driver import TreeDriver
+    from maitred.node.owned import Owned
     from maitred.protocol.tasks import Reserved
 
 
 class TreeEffects:
     """Carries out what partitions want of their parents and of their children."""
 
-    def __init__(self, driver: PartitionDriver, shell: DriverShell) -> None:
+    def __init__(self, driver: TreeDriver, shell: DriverShell) -> None:
         self._driver = driver
         self._clock = shell.loop
         self._ask = shell.ask

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
 from maitred.matching.store_health import UNSAFE_SECONDS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.partition_driver import Owned, PartitionDriver
+    from maitred.node.owned import Owned
     from maitred.node.shard import Shard
     from maitred.store.interface import Store
 
@@ -29,10 +29,27 @@ RETRY_SECONDS: Final = 0.25
 are refused at once."""
 
 
+class WrittenPartitions(Protocol):
+    """The partitions that are told the outcome of commits."""
+
+    @property
+    def owned(self) -> dict[PartitionKey, Owned]:
+        """The partitions that are loaded."""
+
+    def touch(self, owned: Owned) -> None:
+        """Drive the partition at the end of the turn: something happened to it."""
+
+    def lost(self, key: PartitionKey, problem: MaitredError) -> None:
+        """Forget the partition: another shard owns it, or what the store has of it is unknown."""
+
+    def failed(self, owned: Owned, fault: Exception) -> None:
+        """Log a defect of the code, and forget the partition."""
+
+
 class Writer:
     """Commits the changes of partitions, and reports the outcome to them."""
 
-    def __init__(self, shard: Shard, store: Store, partitions: PartitionDriver) -> None:
+    def __init__(self, shard: Shard, store: Store, partitions: WrittenPartitions) -> None:
         self._shard = shard
         self._store = store
         self._partitions = partitions
