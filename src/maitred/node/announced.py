@@ -17,7 +17,7 @@ from maitred.protocol.worker_address import WorkerAddress, comparable, parse_wor
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-    from maitred.node.accepted import Accepted
+    from maitred.node.request_origin import RequestOrigin
     from maitred.protocol.queries import Attend
     from maitred.protocol.shared_offers import OfferMany
     from maitred.protocol.tasks import Offer
@@ -34,7 +34,7 @@ class Announced:
         opcodes = (Opcode.OFFER, Opcode.OFFER_MANY, Opcode.ATTEND)
         self.requests = RequestTable(admissions=dict.fromkeys(opcodes, self._admit))
 
-    def _admit(self, message: Offer | OfferMany | Attend, connection: Accepted) -> None:
+    def _admit(self, message: Offer | OfferMany | Attend, connection: RequestOrigin) -> None:
         announced = message.address
         if not announced:
             return

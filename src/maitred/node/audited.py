@@ -16,7 +16,7 @@ from maitred.protocol.requests import PartitionRequest
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
-    from maitred.node.accepted import Accepted
+    from maitred.node.request_origin import RequestOrigin
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
 
@@ -30,7 +30,7 @@ _NOT_TOLD: Final = frozenset(
 """Fields that the record has under another name, or that mean nothing to people."""
 
 
-def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) -> None:
+def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOrigin) -> None:
     """Record a request that needs a permission which its user has."""
     action = getattr(message, "action", "")
     if message.opcode in LOOKS_ONLY or action in _LOOKS:
@@ -46,7 +46,7 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) 
 
 
 def tell_of_refusal(
-    audit: AuditLog, opcode: int, problem: MaitredError, connection: Accepted
+    audit: AuditLog, opcode: int, problem: MaitredError, connection: RequestOrigin
 ) -> None:
     """Record a request that its user is not permitted to make."""
     try:

@@ -8,9 +8,10 @@ the caller does not wait any more.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from maitred.errors import Cancelled, InternalError, MaitredError
+from maitred.node.work import WorkConnection
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.logs import Logger
-    from maitred.node.accepted import Accepted
 
 
 def node_fault() -> InternalError:
@@ -77,13 +77,23 @@ class DeferredReply:
             self.refuse(node_fault())
 
 
+class AnsweringConnection(WorkConnection, Protocol):
+    """The connection over which a deferred reply is sent."""
+
+    def answer(self, stream: int, opcode: int, message: Struct) -> None:
+        """Answer a request of maitred's protocol."""
+
+    def blame_ourselves(self, stream: int, problem: BaseException) -> None:
+        """Log a fault of the node, and answer that the node failed at the request."""
+
+
 class HeldWork(DeferredReply):
     """The reply to a request that came over a connection, which has it in its table of `Work`."""
 
     __slots__ = ("_connection", "_opcode", "_size", "_stream", "deadline")
 
     def __init__(
-        self, connection: Accepted, stream: int, opcode: int, size: int, deadline: float
+        self, connection: AnsweringConnection, stream: int, opcode: int, size: int, deadline: float
     ) -> None:
         super().__init__()
         self._connection = connection

@@ -33,10 +33,10 @@ from maitred.protocol.sessions import session_of_secret
 from maitred.routing.names import check_shown_name
 
 if TYPE_CHECKING:
-    from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
+    from maitred.node.request_origin import RequestOrigin
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts
     from maitred.settings import QuerySettings
@@ -74,11 +74,11 @@ class QueryRequests:
 
     # Gateways
 
-    def _admit_allocate(self, message: Allocate, connection: Accepted) -> None:
+    def _admit_allocate(self, message: Allocate, connection: RequestOrigin) -> None:
         message.hops, message.permits = 0, []
         self._admit(message, connection)
 
-    def _admit(self, message: Allocate | Subscribe, connection: Accepted) -> None:
+    def _admit(self, message: Allocate | Subscribe, connection: RequestOrigin) -> None:
         """Name the user who asks, and check that the user may query this queue. On a node with
         users only the node's own gateway may name another user."""
         if connection.user or self._shard.users.required:
@@ -86,7 +86,7 @@ class QueryRequests:
         if message.user:
             self._limits.check_queue(message.namespace, message.queue, message.user)
 
-    def _admit_suspect(self, message: Suspect, connection: Accepted) -> None:
+    def _admit_suspect(self, message: Suspect, connection: RequestOrigin) -> None:
         """Check that the user may query the queue whose worker is suspected."""
         if connection.user and not connection.is_gateway:
             self._limits.check_queue(message.namespace, message.queue, connection.user)
@@ -278,7 +278,7 @@ class QueryRequests:
         held.answer(WorkersFound([_row(one, now) for one in found]))
 
 
-def _admit_attend(message: Attend, connection: Accepted) -> None:
+def _admit_attend(message: Attend, connection: RequestOrigin) -> None:
     message.session = session_of_secret(message.session)
     name_user(message, connection)
 

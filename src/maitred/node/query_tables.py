@@ -39,8 +39,8 @@ from maitred.security.permissions import EVERYTHING, denied
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.request_origin import RequestOrigin
     from maitred.node.shard import Shard
     from maitred.surroundings import Surroundings
 
@@ -184,12 +184,12 @@ class QueryTables:
 
     # Admission, at the shard that receives a request
 
-    def _admit_watch(self, message: Watch, connection: Accepted) -> None:
+    def _admit_watch(self, message: Watch, connection: RequestOrigin) -> None:
         message.user = _user_of(connection)
         message.network = "" if connection.is_gateway else connection.source.network
         message.within = connection.permissions.namespaces("query")
 
-    def _admit_report(self, message: Report, connection: Accepted) -> None:
+    def _admit_report(self, message: Report, connection: RequestOrigin) -> None:
         """Drop reported rows of queues that the user may not query, and rows of other users."""
         permissions = connection.permissions
         message.user = _user_of(connection)
@@ -201,7 +201,7 @@ class QueryTables:
             for row in message.rows:
                 row.user, row.gateway = message.user, message.session.hex()[:GATEWAY_LETTERS]
 
-    def _admit_queries(self, message: Queries, connection: Accepted) -> None:
+    def _admit_queries(self, message: Queries, connection: RequestOrigin) -> None:
         """Restrict a request to the namespaces in which its user is admin."""
         message.within = connection.permissions.namespaces("admin")
         wanted = message.filter.namespace
@@ -409,7 +409,7 @@ def _has_more(wanted: QueryFilter) -> bool:
     return bool(wanted.queue or wanted.worker)
 
 
-def _user_of(connection: Accepted) -> str:
+def _user_of(connection: RequestOrigin) -> str:
     """Return the user whose queries this gateway's table has; empty for a gateway of many users."""
     return "" if connection.is_gateway else connection.user
 

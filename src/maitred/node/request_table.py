@@ -14,8 +14,8 @@ from msgspec import Struct
 from maitred.errors import InternalError
 
 if TYPE_CHECKING:
-    from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.request_origin import RequestOrigin
     from maitred.protocol.messages import AnyRequest
 
 Handler = Callable[[Any], Struct | Coroutine[Any, Any, Struct]]
@@ -24,7 +24,7 @@ Handler = Callable[[Any], Struct | Coroutine[Any, Any, Struct]]
 Holder = Callable[[Any, "DeferredReply"], None]
 """Serves a request that is answered through its deferred reply, now or later."""
 
-Admission = Callable[[Any, "Accepted"], None]
+Admission = Callable[[Any, "RequestOrigin"], None]
 """Completes a client's request, or refuses it, at the shard that receives it, before the shard
 serves or forwards the request."""
 
@@ -55,7 +55,7 @@ class RequestTable:
 
 
 def _both(first: Admission, second: Admission) -> Admission:
-    def admit(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+    def admit(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
         first(message, connection)
         second(message, connection)
 
@@ -67,12 +67,12 @@ def long_poll_until(message: AnyRequest, now: float) -> float:
     return now + max(message.timeout_milliseconds * 0.001 - EARLY_SECONDS, 0.0)
 
 
-def name_user(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+def name_user(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
     """Name the user of the connection in the request. Only the node's own gateway names another."""
     if not connection.is_gateway:
         message.user = connection.user
 
 
-def name_worker(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
     """Name the user as which the worker connected: the proofs of its attempts contain the user."""
     message.user = connection.user

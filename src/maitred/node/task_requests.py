@@ -29,10 +29,10 @@ from maitred.protocol.tasks import (
 from maitred.routing.names import check_shown_name
 
 if TYPE_CHECKING:
-    from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
+    from maitred.node.request_origin import RequestOrigin
     from maitred.protocol.tasks import Counts
 
 CARRIED_BYTES: Final = 2**16
@@ -201,7 +201,7 @@ class TaskRequests:
         partition.tree.visit(task, now + VISIT_SECONDS, now)
 
 
-def _admit_offer(message: Offer, connection: Accepted) -> None:
+def _admit_offer(message: Offer, connection: RequestOrigin) -> None:
     message.hops = 0
     name_worker(message, connection)
 

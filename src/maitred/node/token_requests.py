@@ -24,8 +24,8 @@ from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.tokens import make_token
 
 if TYPE_CHECKING:
-    from maitred.node.accepted import Accepted
     from maitred.node.bearers import Bearers
+    from maitred.node.request_origin import RequestOrigin
     from maitred.node.shard import Shard
     from maitred.surroundings import Surroundings
 
@@ -51,10 +51,10 @@ class TokenRequests:
             },
         )
 
-    def _admit_create(self, message: CreateToken, connection: Accepted) -> None:
+    def _admit_create(self, message: CreateToken, connection: RequestOrigin) -> None:
         message.created_by = connection.user
 
-    def _admit_revoke(self, message: RevokeToken, connection: Accepted) -> None:
+    def _admit_revoke(self, message: RevokeToken, connection: RequestOrigin) -> None:
         message.revoked_by = connection.user
 
     async def _create(self, message: CreateToken) -> TokenCreated:

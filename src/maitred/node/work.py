@@ -24,7 +24,8 @@ from maitred.protocol.messages import encode
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 
 if TYPE_CHECKING:
-    from maitred.node.accepted import Accepted
+    import asyncio
+
     from maitred.protocol.messages import AnyRequest
     from maitred.wire.caller import Caller
 
@@ -34,6 +35,53 @@ class Work(Protocol):
 
     def stop(self, reason: MaitredError | None) -> None:
         """End the request, and tell its caller the reason, unless the caller has left."""
+
+
+class WorkConnection(Protocol):
+    """The connection that has a request in its table of requests in flight."""
+
+    @property
+    def under_way(self) -> dict[int, Work]:
+        """Requests that are not answered yet, by stream."""
+
+    def work_begins(self, stream: int, work: Work, size: int) -> None:
+        """Register a request that is not answered at once, and count its body."""
+
+    def work_ends(self, stream: int, work: Work, size: int) -> bool:
+        """Remove a request that has ended; return False if it was removed before."""
+
+    def refuse(self, stream: int, problem: MaitredError) -> None:
+        """Answer with an error; the connection stays open."""
+
+
+class ForwardingShard(Protocol):
+    """The shard that forwards a request, as the forwarded request sees it."""
+
+    @property
+    def homes_told(self) -> tuple[bytes, ...]:
+        """The bytes before a forwarded answer, which name the owner, by the owner's number."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the shard is stopping."""
+
+
+class ForwardingConnection(WorkConnection, Protocol):
+    """The connection that passes another shard's answer on."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Measures the time until the deadline."""
+
+    @property
+    def shard(self) -> ForwardingShard:
+        """The shard of the connection."""
+
+    def pass_answer(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        """Answer with another shard's answer."""
+
+    def pass_error(self, stream: int, body: bytes) -> None:
+        """Answer with another shard's error."""
 
 
 def expired() -> DeadlineExceeded:
@@ -47,7 +95,7 @@ class ForwardedWork:
     __slots__ = ("_asked", "_connection", "_link", "_opcode", "_size", "_stream", "owner")
 
     def __init__(
-        self, connection: Accepted, stream: int, opcode: int, size: int, owner: int
+        self, connection: ForwardingConnection, stream: int, opcode: int, size: int, owner: int
     ) -> None:
         self._connection = connection
         self._stream = stream
