@@ -15,7 +15,8 @@ from fuzz.transport import FakeTransport
 from fuzz.violated import require
 from maitred.errors import Draining
 from maitred.node.connection import NodeConnection
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.cql import encode_startup
 from maitred.protocol.frames import (

@@ -14,7 +14,8 @@ from msgspec.structs import FieldInfo, fields
 
 from maitred import errors, logs
 from maitred.matching.records import Terms
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.messages import ANSWERS, REQUESTS
 from maitred.protocol.notation import Reader

@@ -13,7 +13,8 @@ import pytest
 import maitred
 from maitred.errors import MaitredError
 from maitred.logs import silent
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.description import VERSIONS
 from maitred.settings import Node

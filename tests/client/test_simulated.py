@@ -20,7 +20,8 @@ from maitred.errors import (
     Overloaded,
 )
 from maitred.logs import silent
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Echoed

@@ -18,7 +18,8 @@ from uuid import UUID
 
 import uvloop
 
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.protocol.messages import Echo, Echoed
 from maitred.security.audit_log import audit_log
 from maitred.settings import Limits, Node, Tls

@@ -13,7 +13,7 @@ from maitred.errors import InternalError
 from maitred.logs import silent
 from maitred.node.connection_states import CONNECTION_TABLE, ConnectionEvent, ConnectionState
 from maitred.node.keeper import CHILD_TABLE, ChildEvent, ChildState, Keeper
-from maitred.node.shard import ShardPlace
+from maitred.node.shard_place import ShardPlace
 from maitred.protocol.frames import Opcode
 from maitred.settings import Limits, Node, User
 from tests.node.in_process import in_a_loop, node, until

@@ -16,7 +16,7 @@ from maitred.node import keeper
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
 from maitred.node.node_reload import NodeReload, SettingsFile, SettingsSource
-from maitred.node.shard import ShardPlace
+from maitred.node.shard_place import ShardPlace
 from maitred.protocol.access import PartState, ProcessState
 from maitred.settings import Node, User
 from tests.node.in_process import RecordedLog

@@ -18,7 +18,7 @@ from maitred.node import child_process, keeper
 from maitred.node.child_process import ProcessEnd
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import ChildState, Keeper
-from maitred.node.shard import ShardPlace
+from maitred.node.shard_place import ShardPlace
 from maitred.settings import Node, Restarts, Tls
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from maitred.client.client import AsyncClient
-    from maitred.node.shard import Shard, ShardPlace
+    from maitred.node.shard import Shard
+    from maitred.node.shard_place import ShardPlace
 
 SECRET = "s"  # noqa: S105 - of everybody here
 HASHED = cheaply(SECRET)

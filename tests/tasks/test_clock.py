@@ -11,7 +11,8 @@ import pytest
 
 import maitred
 from maitred.logs import silent
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.protocol.tasks import DONE, Add, Added, Await, End, Finish, Offer, Offered, Outcome
 from maitred.settings import Node
 from maitred.store.sqlite import open_sqlite

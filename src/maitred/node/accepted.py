@@ -6,7 +6,7 @@ limit. The last frame of a connection says why it ends, if its peer still reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import (
     MaitredError,
@@ -15,6 +15,7 @@ from maitred.errors import (
     TokenExpired,
     TooManyConnections,
 )
+from maitred.node.connection_shard import ConnectionShard
 from maitred.node.connection_states import (
     CONNECTION_TABLE,
     HANDSHAKE,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.node.shard import Shard
     from maitred.node.work import Work
     from maitred.security.directory import Identity
 
@@ -57,6 +57,14 @@ FORWARDED_EXTRA_BYTES: Final = 1024
 left out. A frame beyond the limit would end the link, with the requests of all clients on it."""
 
 pack_header: Final = HEADER.pack
+
+
+class AcceptingShard(ConnectionShard, Protocol):
+    """The shard with its open connections."""
+
+    @property
+    def connections(self) -> dict[Accepted, None]:
+        """The open connections, in the order of arrival."""
 
 
 class Accepted(Link):
@@ -80,7 +88,7 @@ class Accepted(Link):
         "version",
     )
 
-    def __init__(self, shard: Shard, *, peer: bool = False) -> None:
+    def __init__(self, shard: AcceptingShard, *, peer: bool = False) -> None:
         limits = shard.limits
         size = (
             limits.frame_bytes + FORWARDED_EXTRA_BYTES

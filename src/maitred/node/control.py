@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, json
 
 from maitred.errors import MaitredError, RemoteError
-from maitred.node.shard import ShardPlace  # noqa: TC001 - msgspec reads the annotations
+from maitred.node.shard_place import ShardPlace  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.access import PartState, ProcessState  # noqa: TC001
 from maitred.protocol.refusals import CLASSES
 from maitred.settings import Node, User  # noqa: TC001

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.node.child_process import ReloadAsker
     from maitred.node.control import StartGateway
-    from maitred.node.shard import ShardPlace
+    from maitred.node.shard_place import ShardPlace
     from maitred.settings import Node, User
 
 START_SECONDS: Final = 60.0

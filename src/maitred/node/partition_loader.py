@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.matching.records import Acquired, PartitionKey
-    from maitred.node.shard import Shard
+    from maitred.node.shard_services import PlacedShard
     from maitred.store.interface import Store
 
 SILENT_SECONDS: Final = 5.0
@@ -54,9 +54,16 @@ class _Wanted(NamedTuple):
 class Loader:
     """Loads partitions for one shard, and creates queues as far as quotas allow."""
 
-    def __init__(self, shard: Shard, store: Store, silent: Callable[[MaitredError], None]) -> None:
+    def __init__(
+        self,
+        shard: PlacedShard,
+        store: Store,
+        namespaces: dict[str, Namespace],
+        silent: Callable[[MaitredError], None],
+    ) -> None:
         self._shard = shard
         self._store = store
+        self._namespaces = namespaces
         self._tell_silent = silent
         """Called when the store has not answered a load for `SILENT_SECONDS`."""
         self.silent: MaitredError | None = None
@@ -70,7 +77,7 @@ class Loader:
 
     def quota(self, namespace: str) -> int:
         """Return how many queues the namespace may have."""
-        namespaces = self._shard.settings.namespaces
+        namespaces = self._namespaces
         return (namespaces.get(namespace) or namespaces.get("*") or _DEFAULTS).queues
 
     async def find(self, key: PartitionKey) -> Acquired | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import Acquired
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.request_table import Holder
-    from maitred.node.shard import Shard
+    from maitred.node.shard_services import PartitionShard
     from maitred.protocol.requests import PartitionRequest
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -131,7 +131,7 @@ class _MissingError(Exception):
 class Partitions(PartitionDriver):
     """The partitions that one shard owns, and the requests that wait until one is loaded."""
 
-    def __init__(self, shard: Shard, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, shard: PartitionShard, store: Store, surroundings: Surroundings) -> None:
         self.shard = shard
         self.store = store
         self.loop = shard.loop
@@ -139,7 +139,7 @@ class Partitions(PartitionDriver):
         self.writer = Writer(shard, store, self)
         self._surroundings = surroundings
         super().__init__(shard, store=store, writer=self.writer, permits=self.permits)
-        self.loader = Loader(shard, store, self._refuse_waiting)
+        self.loader = Loader(shard, store, shard.settings.namespaces, self._refuse_waiting)
         self.reads = StoreReads()
         self._loading: dict[PartitionKey, list[WaitingRequest]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())

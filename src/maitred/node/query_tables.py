@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.request_origin import RequestOrigin
-    from maitred.node.shard import Shard
     from maitred.surroundings import Surroundings
 
 GATHER_SECONDS: Final = 1.0
@@ -154,9 +153,8 @@ class QueryTables:
     """Asks the gateways of the node for their query tables, at shard 0, and gathers their
     answers."""
 
-    def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
-        self._shard = shard
-        self._loop = shard.loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, surroundings: Surroundings) -> None:
+        self._loop = loop
         self._secret = surroundings.secret
         self._gateways: dict[Key, _Gateway] = {}
         self._of_users: Counter[str] = Counter()

@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
 from msgspec import json
 
@@ -79,6 +77,7 @@ if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.peer_calls import Done, ShardQuestion
+    from maitred.node.shard_place import ShardPlace
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import NodeReloaded
     from maitred.protocol.messages import AnyRequest
@@ -98,28 +97,6 @@ shortest limit if that is less."""
 
 SWEEP_PORTION: Final = 256
 """Connections that are checked in one loop turn, before requests are served again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlace:
-    """A shard's number, and the node and addresses that it belongs to."""
-
-    node: UUID
-    number: int
-    shards: int
-    host: str
-    port: int
-    """The port that all shards share."""
-    own_ports: tuple[int, ...]
-    """Each shard's own port, by its number."""
-    peer_paths: tuple[str, ...]
-    """Each shard's Unix socket, by its number; empty for a node with one shard."""
-    source_port: int = 0
-    """The port on which the client's source port selects the shard; 0 if the node has none."""
-    restarts: int = 0
-    """How often this shard was restarted since the node came up."""
-    gateway_secret: str = field(default="", repr=False)
-    """The secret with which the node's own gateway authenticates; random at each start."""
 
 
 class ShardPart(Protocol):
@@ -273,7 +250,7 @@ class Shard:
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
         relays = Relays(self._partitions)
-        query_tables = QueryTables(self, self._surroundings)
+        query_tables = QueryTables(self.loop, self._surroundings)
         self._on_drain = [
             self._partitions.stop_waiting,
             relays.stop_waiting,
@@ -307,7 +284,9 @@ class Shard:
             Deletion(self._partitions),
             relays,
             query_tables,
-            TokenRequests(self, self._bearers, self._surroundings),
+            TokenRequests(
+                self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
+            ),
             Announced(self.settings.worker_addresses),
         ):
             self._table.include(part.requests)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from maitred.matching.slots import AllocatedSlot
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.query_limits import Limit
-    from maitred.node.shard import Shard
+    from maitred.node.shard_services import AskingShard
     from maitred.surroundings import Surroundings
 
     Taken = Callable[[list[bytes]], None]
@@ -101,7 +101,7 @@ class ShardPermits:
     """Counts permits at one shard: those of the names that it counts for the node, and those that
     it holds itself."""
 
-    def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
+    def __init__(self, shard: AskingShard, surroundings: Surroundings) -> None:
         self.shard = shard
         self._loop = shard.loop
         self._secret = surroundings.secret

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred import __version__
 from maitred.errors import PayloadTooLarge
@@ -15,13 +15,89 @@ from maitred.protocol.messages import Echo, Echoed, ShardStatus, Status
 from maitred.security.reload import CERTIFICATE
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from msgspec import Struct
 
-    from maitred.node.shard import Shard
+    from maitred.node.shard_place import ShardPlace
     from maitred.protocol.access import Reload
-    from maitred.security.reload import PartReloaded
+    from maitred.protocol.description import Description
+    from maitred.security.audit_log import AuditLog
+    from maitred.security.authenticator import Authenticator
+    from maitred.security.reload import PartReloaded, ProcessReload
+    from maitred.settings import Limits
+
+
+class DescribedShard(Protocol):
+    """The shard as its status describes it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the shard."""
+
+    @property
+    def number(self) -> int:
+        """The number of the shard."""
+
+    @property
+    def place(self) -> ShardPlace:
+        """The shard's place in the node."""
+
+    @property
+    def description(self) -> Description:
+        """What the shard tells clients of itself."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the node."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the shard is stopping."""
+
+    @property
+    def client_connections(self) -> int:
+        """The number of open connections of clients."""
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that were answered."""
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are not answered yet."""
+
+    @property
+    def forwarded(self) -> int:
+        """The number of requests that were forwarded to another shard."""
+
+    @property
+    def received_forwarded(self) -> int:
+        """The number of requests that other shards forwarded to this one."""
+
+    @property
+    def errors(self) -> Counter[str]:
+        """Errors that were sent as answers, by code."""
+
+    @property
+    def damaged(self) -> Counter[str]:
+        """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """Counts the outcomes of logins."""
+
+    @property
+    def reloading(self) -> ProcessReload:
+        """Reloads the files of the process."""
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """Records what operators do; None for a node without an audit log."""
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of the shard's parts, by part."""
 
 
 class ShardRequests:
@@ -29,7 +105,7 @@ class ShardRequests:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: DescribedShard,
         vitals: Vitals,
         reload_node: Callable[[], Awaitable[NodeReloaded]] | None,
     ) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.quotas import Quota
     from maitred.matching.records import PartitionKey
-    from maitred.node.shard import Shard
+    from maitred.node.shard_services import ConfiguredShard
     from maitred.settings import Queue
     from maitred.store.interface import Store
 
@@ -25,7 +25,7 @@ queues or the store is slow, the next one comes later."""
 class StoredQuotas:
     """The quotas of one shard, with the sums that it reads from the store."""
 
-    def __init__(self, shard: Shard, store: Store) -> None:
+    def __init__(self, shard: ConfiguredShard, store: Store) -> None:
         self._shard = shard
         self._store = store
         self._quotas = Quotas(shard.settings.namespaces, shard.settings.limits.free_disk_bytes)

@@ -29,7 +29,7 @@ from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
 from maitred.node.node_reload import NodeReload, SettingsFile
-from maitred.node.shard import ShardPlace
+from maitred.node.shard_place import ShardPlace
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.store.sqlite_recovery import prepare

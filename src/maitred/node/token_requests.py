@@ -24,20 +24,30 @@ from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.tokens import make_token
 
 if TYPE_CHECKING:
+    from maitred.logs import Logger
     from maitred.node.bearers import Bearers
     from maitred.node.request_origin import RequestOrigin
-    from maitred.node.shard import Shard
+    from maitred.security.directory import Directory
+    from maitred.settings import Tokens
     from maitred.surroundings import Surroundings
 
 
 class TokenRequests:
     """Serves the requests about API tokens."""
 
-    def __init__(self, shard: Shard, bearers: Bearers, surroundings: Surroundings) -> None:
-        self._shard = shard
+    def __init__(
+        self,
+        bearers: Bearers,
+        users: Directory,
+        settings: Tokens,
+        surroundings: Surroundings,
+        log: Logger,
+    ) -> None:
         self._bearers = bearers
         self._surroundings = surroundings
-        self._settings = shard.settings.tokens
+        self._settings = settings
+        self._users = users
+        self._log = log
         self.requests = RequestTable(
             handlers={
                 Opcode.CREATE_TOKEN: self._create,
@@ -70,19 +80,17 @@ class TokenRequests:
             permissions=message.permissions,
         )
         await self._bearers.change(lambda book: book.with_token(made, self._settings.most, now))
-        self._shard.log.info(
-            "API token made", token=made.id, user=made.user, by=made.created_by or None
-        )
+        self._log.info("API token made", token=made.id, user=made.user, by=made.created_by or None)
         return TokenCreated(made.id, text, made.expires_at)
 
     def _check(self, message: CreateToken) -> None:
-        if not self._shard.users.required:
+        if not self._users.required:
             raise InvalidArgument(
                 "This node has no users, so every caller may do anything without a token.",
                 remedy="Configure users first: `maitred hash-secret` makes their secrets.",
             )
-        if self._shard.users.user(message.user) is None:
-            near = get_close_matches(message.user, self._shard.users.names(), n=1)
+        if self._users.user(message.user) is None:
+            near = get_close_matches(message.user, self._users.names(), n=1)
             raise UnknownUser(
                 f"There is no user called {message.user[:60]!r}.",
                 remedy=f"Did you mean {near[0]!r}?" if near else None,
@@ -102,7 +110,7 @@ class TokenRequests:
 
     async def _list(self, _message: ListTokens) -> TokensFound:
         book = await self._bearers.read()
-        known = self._shard.users.user
+        known = self._users.user
         return TokensFound(
             [
                 TokenRow(
@@ -121,7 +129,7 @@ class TokenRequests:
 
     async def _revoke(self, message: RevokeToken) -> TokenRevoked:
         await self._bearers.change(lambda book: book.without(message.id))
-        self._shard.log.info("API token revoked", token=message.id, by=message.revoked_by or None)
+        self._log.info("API token revoked", token=message.id, by=message.revoked_by or None)
         return TokenRevoked()
 
     async def _introspect(self, message: Introspect) -> Introspected:

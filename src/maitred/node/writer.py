@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import PartitionKey
     from maitred.node.owned import Owned
-    from maitred.node.shard import Shard
+    from maitred.node.shard_services import ShardRunner
     from maitred.store.interface import Store
 
 RETRY_SECONDS: Final = 0.25
@@ -49,7 +49,7 @@ class WrittenPartitions(Protocol):
 class Writer:
     """Commits the changes of partitions, and reports the outcome to them."""
 
-    def __init__(self, shard: Shard, store: Store, partitions: WrittenPartitions) -> None:
+    def __init__(self, shard: ShardRunner, store: Store, partitions: WrittenPartitions) -> None:
         self._shard = shard
         self._store = store
         self._partitions = partitions

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maitred.node.restarts import RestartPolicy
-from maitred.node.shard import Shard, ShardPlace
+from maitred.node.shard import Shard
+from maitred.node.shard_place import ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.settings import Restarts
 from maitred.simulation.errors import ProcessKilled, Violation

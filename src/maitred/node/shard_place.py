@@ -1,0 +1,28 @@
+"""Where a shard is: its number, its node, and its addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of ShardPlace
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """A shard's number, and the node and addresses that it belongs to."""
+
+    node: UUID
+    number: int
+    shards: int
+    host: str
+    port: int
+    """The port that all shards share."""
+    own_ports: tuple[int, ...]
+    """Each shard's own port, by its number."""
+    peer_paths: tuple[str, ...]
+    """Each shard's Unix socket, by its number; empty for a node with one shard."""
+    source_port: int = 0
+    """The port on which the client's source port selects the shard; 0 if the node has none."""
+    restarts: int = 0
+    """How often this shard was restarted since the node came up."""
+    gateway_secret: str = field(default="", repr=False)
+    """The secret with which the node's own gateway authenticates; random at each start."""
