@@ -180,7 +180,7 @@ class Checkout:
     def uses_c(self) -> bool:
         """Whether its module in C is built; raise `Unavailable` if it is not what is imported."""
         said = _said(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-P", "-c", _PROBE],
             cwd=tempfile.gettempdir(),
             env={**os.environ, "PYTHONPATH": self.search_path},
         ).splitlines()
