@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 def payload_of(payload: bytes) -> Encoded:
-    """Decode a payload."""
+    """Decode the msgpack of a task's arguments; show other bytes in hexadecimal."""
     from msgspec import DecodeError, msgpack
 
     try:

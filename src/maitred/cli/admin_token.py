@@ -119,11 +119,12 @@ def revoke(number: str, node: AskedNode, *, as_json: bool) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a time as people write it; raise `InvalidArgument` if it is none."""
+    """Return the seconds of a duration such as `12h`; raise `InvalidArgument` for others."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise InvalidArgument(
-            f"{shortened(text)} is no time.", remedy="Write a number with a unit: 12h, 30d, 8w."
+            f"{shortened(text)} is not a duration.",
+            remedy="Write a number with a unit: 12h, 30d, 8w.",
         )
     return float(int(found[1]) * _UNITS[found[2]])
 

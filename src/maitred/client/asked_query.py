@@ -27,7 +27,7 @@ class Whole(Struct, gc=False):
     """A result in one piece."""
 
     body: bytes
-    """msgpack."""
+    """The result, as msgpack."""
 
     def read(self, decode: Callable[[bytes], Result]) -> Result:
         """Decode the result; raise `InvalidResult` if that is impossible."""

@@ -211,7 +211,7 @@ class DispatchAttempt:
     # Events from its worker after the caller left
 
     def rows_came(self, chunk: bytes, now: float) -> None:
-        """Ignore the rows."""
+        """Drop rows that arrive: the caller of the query has left."""
 
     def finished(self, body: bytes, now: float) -> None:
         """End the attempt with the worker's last word."""

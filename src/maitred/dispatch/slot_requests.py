@@ -92,7 +92,7 @@ class WaitingQuery(Protocol):
 
     @property
     def since(self) -> float:
-        """When it came."""
+        """When the query began to wait, in the loop's time."""
 
     @property
     def deadline(self) -> float:

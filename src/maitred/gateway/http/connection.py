@@ -53,9 +53,9 @@ class ConnectionListener(ReaderListener, Protocol):
     """The listener that accepted a connection; authenticates and serves its requests."""
 
     connections: dict[HttpConnection, None]
-    """The open connections."""
+    """The open connections of callers of the HTTP API."""
     guard: Guard
-    """Authenticates users."""
+    """Checks the credentials of callers, and their permissions."""
 
     @property
     def draining(self) -> bool:

@@ -33,7 +33,7 @@ class MonitoredListener(Protocol):
     gateway: Gateway
     """The gateway that the listener leads to."""
     guard: Guard
-    """Authenticates users."""
+    """Checks the credentials of callers, and their permissions."""
     metrics: Metrics
     """Counts connections, requests and bytes."""
     budgets: Budgets
@@ -41,7 +41,7 @@ class MonitoredListener(Protocol):
 
     @property
     def connections(self) -> Collection[HttpConnection]:
-        """The open connections."""
+        """The open connections of callers of the HTTP API."""
 
     @property
     def draining(self) -> bool:
