@@ -37,6 +37,7 @@ GROUPS = {
     "": "The node",
     "queues": "queues: how tasks are stored and dispatched",
     "namespaces": "namespaces: quotas for all queues of a namespace together",
+    "cluster": "cluster: nodes that share a database",
     "gateway": "gateway: the HTTP API and its queries",
     "limits": "limits: what one shard accepts from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
+from maitred.membership.view import MEMBER_TABLE
 from maitred.node.connection_states import CONNECTION_TABLE
 from maitred.node.keeper import CHILD_TABLE
 from maitred.routing.counts import COUNTS_TABLE
@@ -46,6 +47,7 @@ TABLES: Final[Sequence[StateTable[Any, Any]]] = (
     WORKER_TABLE,
     CONNECTION_TABLE,
     CHILD_TABLE,
+    MEMBER_TABLE,
 )
 """Every table of the page, in its order."""
 

@@ -83,13 +83,31 @@ class Surroundings:
     secret: Callable[[int], bytes] = os.urandom
     """Returns this many unpredictable bytes."""
 
+    boot_clock: Callable[[], float] | None = None
+    """Seconds since an arbitrary moment, the same for all processes of the machine, that also count
+    while the machine is suspended. None: use the time of the loop."""
+
     cpu_times: Callable[[], CpuTimes] | None = None
     """How much the calling thread has computed; None where time is simulated."""
 
     @classmethod
     def real(cls) -> Surroundings:
         """Return the machine's clock, and randomness seeded by the operating system."""
-        return cls(wall_clock=time.time, random=random.Random(), cpu_times=cpu_times)
+        return cls(
+            wall_clock=time.time,
+            random=random.Random(),
+            boot_clock=boot_clock,
+            cpu_times=cpu_times,
+        )
+
+
+def boot_clock() -> float:
+    """Return the seconds since the machine was started, including those in which it was suspended.
+    Without such a clock (as on macOS), the seconds in which it was not suspended."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 ECHO_SECONDS: Final = 0.3

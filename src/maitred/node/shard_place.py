@@ -26,3 +26,8 @@ class ShardPlace:
     """How often this shard was restarted since the node came up."""
     gateway_secret: str = field(default="", repr=False)
     """The secret with which the node's own gateway authenticates; random at each start."""
+    member: str = ""
+    """The id of the member of the cluster that this start of the node is; empty without a
+    cluster."""
+    cluster_secret: str = field(default="", repr=False)
+    """The cluster's secret as hexadecimal digits; empty without a cluster."""

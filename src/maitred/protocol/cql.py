@@ -36,11 +36,22 @@ DRAINING: Final = "MAITRED_DRAINING"
 """maitred's own event: the node is stopping. The client finishes its requests and sends no new
 ones."""
 
+VIEW: Final = "MAITRED_VIEW"
+"""maitred's own event: the node has a newer view of the cluster, which follows as msgpack. A client
+that registers for it gets the current view at once, if the node belongs to a cluster."""
+
+ROLE: Final = "MAITRED_ROLE"
+"""The option of STARTUP with which a process of another node says what it is: `node` or `gateway`.
+It then proves that it knows the cluster's secret (`security/cluster_proof.py`)."""
+
+CLUSTER_AUTHENTICATOR: Final = "maitred.cluster"
+"""The authenticator's name in the AUTHENTICATE that answers a STARTUP with `ROLE`."""
+
 LOGIN: Final = "MAITRED_LOGIN"
 """The option of STARTUP with which a client says that it will send credentials, even if its
 certificate stands for a user."""
 
-EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINING))
+EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINING, VIEW))
 
 _ROWS: Final = 2
 _GLOBAL_TABLE: Final = 0x0001
@@ -154,6 +165,18 @@ def encode_status_change(change: str, address: str, port: int) -> bytes:
 def encode_draining() -> bytes:
     """Return the body of the EVENT that says the node is stopping."""
     return string(DRAINING)
+
+
+def encode_view(view: bytes) -> bytes:
+    """Return the body of the EVENT with a view of the cluster, which is encoded as msgpack."""
+    return string(VIEW) + view
+
+
+def decode_view(body: bytes) -> bytes:
+    """Return the encoded view of such an EVENT."""
+    reader = Reader(body)
+    reader.string()
+    return reader.rest()
 
 
 def decode_event(body: bytes) -> str:

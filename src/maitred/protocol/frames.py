@@ -114,6 +114,10 @@ class Opcode(IntEnum):
     DAMAGED = 0x72
     SIGNATURES = 0x74
     OFFER_MANY = 0x75
+    TELL_VIEW = 0x76
+    HAND_OVER = 0x77
+    CLUSTER = 0x78
+    DRAIN_NODE = 0x79
 
 
 ANSWER: Final = 0x80

@@ -11,6 +11,7 @@ from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol.access import ACCESS_EXCHANGES
+from maitred.protocol.cluster import CLUSTER_EXCHANGES
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.protocol.queries import QUERY_EXCHANGES
@@ -109,6 +110,7 @@ _EXCHANGES: Final[tuple[tuple[type[AnyRequest], type[AnyAnswer]], ...]] = (
     *EXCHANGES,
     *QUERY_EXCHANGES,
     *ACCESS_EXCHANGES,
+    *CLUSTER_EXCHANGES,
 )
 REQUESTS: Final[dict[int, type[AnyRequest]]] = {
     request.opcode: request for request, _ in _EXCHANGES

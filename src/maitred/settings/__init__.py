@@ -21,7 +21,7 @@ from maitred.settings.basis import (
     Schema,
 )
 from maitred.settings.clients import ClientSettings, Querying, Upstream, WorkerSettings
-from maitred.settings.node import Audit, GatewaySettings, Log, Node, Restarts
+from maitred.settings.node import Audit, ClusterSettings, GatewaySettings, Log, Node, Restarts
 from maitred.settings.queues import Forwarding, QuerySettings, Queue, Scaling, Shedding
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "PORT",
     "Audit",
     "ClientSettings",
+    "ClusterSettings",
     "Forwarding",
     "GatewaySettings",
     "Jwt",

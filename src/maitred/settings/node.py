@@ -154,6 +154,34 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     querying: Querying = field(default_factory=Querying)
 
 
+class ClusterSettings(Schema, frozen=True, kw_only=True):
+    """How a node with a PostgreSQL store belongs to a cluster: all nodes that share the database
+    and the cluster's name."""
+
+    name: Advanced[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]] = "maitred"
+    """Name of the cluster. Several clusters can share a database server, each with a database of
+    its own; the name keeps a node out of the wrong one."""
+
+    announce: Advanced[Text | None] = None
+    """HOST or HOST:PORT at which clients and the other nodes reach this node; by default the
+    address that it listens on."""
+
+    authorities: Advanced[Location | None] = None
+    """PEM file with the certificate authority of the cluster, by which nodes verify each other.
+    Needed beyond loopback; `maitred admin cluster init-tls` makes one."""
+
+    beat_seconds: Advanced[Seconds] = 1.0
+    """Interval of the heartbeats that a node writes to the database."""
+
+    lease_seconds: Advanced[Seconds] = 5.0
+    """How long a heartbeat counts. The others suspect a node without a heartbeat for this long; the
+    node itself gives out nothing of its backlogs some time before that."""
+
+    forward_seconds: Advanced[Wait] = 3.0
+    """How long a node that stops still forwards late requests after it handed over its
+    partitions."""
+
+
 class Node(Schema, frozen=True, kw_only=True):
     """The settings of a node, which `maitred up` reads from a file, variables and its options."""
 
@@ -171,6 +199,10 @@ class Node(Schema, frozen=True, kw_only=True):
 
     spread_batch: Advanced[Annotated[int, Meta(ge=0)] | dict[str, int | float | str]] = 0
     """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
+
+    placement: Advanced[Literal["wrap", "steady"]] = "wrap"
+    """How the partitions of a batch of spread routing are placed on the nodes of a cluster. `wrap`
+    is Temporal's rule; `steady` moves fewer partitions when a node comes or goes."""
 
     store: Hidden | None = None
     """Where tasks are stored: `postgresql://...`; by default files in the data directory."""
@@ -191,6 +223,7 @@ class Node(Schema, frozen=True, kw_only=True):
     namespaces: dict[Text, Namespace] = field(default_factory=dict)
     """Quotas by namespace, or for `*`; only the most specific entry applies."""
 
+    cluster: Advanced[ClusterSettings] = field(default_factory=ClusterSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None

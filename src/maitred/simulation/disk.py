@@ -151,6 +151,9 @@ class Contents:
             return Refusal.STORE_FULL
         return None
 
+    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
+        return {}
+
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
         overtaken = []
         for changes in group:

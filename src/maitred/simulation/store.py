@@ -152,6 +152,7 @@ class SimulatedStore:
         return f"<SimulatedStore {state}, {self._under_way} calls under way>"
 
     acquire = _asking(Contents.acquire, writes=True)
+    owners = _asking(Contents.owners)
     commit = _asking(Contents.commit, writes=True, commit=True)
     segments = _asking(Contents.segments)
     segments_around = _asking(Contents.segments_around)

@@ -168,6 +168,10 @@ class Store(Protocol):
         partitions that exist, one for those that are created.
         """
 
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+        """Return, for the partitions that exist and were not left in order, the id of the cluster's
+        member that acquired them last. A store that only one node uses returns nothing."""
+
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         """Write all changes durably; return the keys of the partitions that were overtaken.
 

@@ -196,6 +196,9 @@ class _PostgresStore:
             self._ids[key] = number
             found[key] = Acquired(range_id, _counts(*counts), backlog, found_clean)
 
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
+        return {}
+
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
         overtaken = [changes.key for changes in group if changes.key not in self._ids]

@@ -107,6 +107,7 @@ class _SqliteStore:
     use = _whole(SqliteDirectory.use)
     signing_key = _whole(SqliteDirectory.signing_key)
     document = _whole(SqliteDirectory.document)
+    owners = _whole(SqliteDirectory.owners)
     replace_document = _whole(SqliteDirectory.replace_document)
 
     async def close(self) -> None:

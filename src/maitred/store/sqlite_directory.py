@@ -235,6 +235,10 @@ class SqliteDirectory:
                 self._places[key] = PartitionFile(file, number)
                 found[key] = Acquired(range_id, None, 0, clean=True)
 
+    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
+        """Return nothing: only one node uses the files."""
+        return {}
+
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
         """Commit in one transaction per file that the group touches; nearly always that is one."""
         entries: dict[SqliteFile, list[tuple[int, Changes]]] = {}

@@ -1,0 +1,1 @@
+"""Who is in the cluster: members, views, heartbeats, votes, joining and leaving. Pure."""

@@ -1,0 +1,82 @@
+"""The membership table: what a node reads and writes of it in the database, and what comes back.
+
+Each method is one transaction. A change of a member's state raises the version in the same
+transaction and notifies the listeners; heartbeats and votes change no version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from maitred.membership.view import ClusterMember, ClusterView, MemberState
+
+
+class Vote(NamedTuple):
+    """One member's accusation of another."""
+
+    accuser: str
+    accused: str
+    age_seconds: float
+    """How long ago it was made, by the database's clock."""
+
+
+class TableState(NamedTuple):
+    """The whole table, as one read saw it."""
+
+    view: ClusterView
+    beats: Mapping[str, int]
+    """The heartbeat counter of each member of the view, by id."""
+    votes: tuple[Vote, ...] = ()
+
+
+class Beats(NamedTuple):
+    """The answer to a heartbeat."""
+
+    version: int
+    """The current version of the table; a higher one than the node knows has to be read."""
+    beats: Mapping[str, int]
+    """The heartbeat counter of each member that is not dead, by id."""
+    alive: bool
+    """Whether the member that beats is not dead. A member that is dead has to stop at once."""
+
+
+class MembershipTable(Protocol):
+    """The table of one cluster. Methods raise `StoreUnavailable` while the database is away, and
+    `OutcomeUnknown` if a change may or may not have been made."""
+
+    async def secret(self) -> bytes:
+        """Return the cluster's secret, 32 random bytes that the first node creates."""
+
+    async def read(self) -> TableState:
+        """Return the whole table."""
+
+    async def join(self, member: ClusterMember, spread_batch: str, placement: str) -> TableState:
+        """Insert a joining member, and declare dead all others with its address. The first member
+        of a cluster sets the terms of placement; raise `CannotStart` if they differ from the
+        cluster's."""
+
+    async def beat(self, id_: str, load: float) -> Beats:
+        """Count a heartbeat of the member, durably, with the load of its node (1 is a full core);
+        return all counters."""
+
+    async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
+        """Change the member's state if it is still `before`; return the table as it is then."""
+
+    async def accuse(self, accuser: str, accused: str, version: int, needed: int) -> TableState:
+        """Record a vote, if the table still has this version. With it, if `needed` active members
+        (counting the accuser) have voted within `VOTE_SECONDS`, the accused is declared dead."""
+
+    async def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever the version rises, and after every interruption in which a
+        notification may have been lost."""
+
+    async def close(self) -> None:
+        """Release the connection."""
+
+
+VOTE_SECONDS = 120.0
+"""How long a vote counts. An observer that accused a member long ago may have been the one with the
+fault."""

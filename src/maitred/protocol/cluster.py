@@ -1,0 +1,157 @@
+"""Messages between the nodes of a cluster, and operators' questions about it.
+
+A shard tells another one its view before it forwards a request that it placed by that view. So the
+receiver's view is never older than the sender's, and a receiver that does not own the partition
+knows better: it sends its own view as an EVENT, and then refuses the request with `NotOwner`. The
+sender, which has the newer view by then, forwards the request again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field, msgpack
+
+from maitred.errors import ProtocolViolation
+from maitred.membership.view import ClusterView
+from maitred.protocol.frames import Opcode
+from maitred.protocol.requests import (
+    Answer,
+    Exchanges,
+    PartitionRequest,
+    ShardRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TellView(ShardRequest, array_like=True, gc=False):
+    """Tell another shard this shard's view of the cluster."""
+
+    opcode = Opcode.TELL_VIEW
+    permission = None
+    repeatable = True
+    between_shards = True
+
+    view: ClusterView
+
+
+class ViewTold(Answer, array_like=True, gc=False):
+    """The version of the receiver's view, which is at least that of the view it was told."""
+
+    version: int
+
+
+class HandOver(PartitionRequest, array_like=True, gc=False):
+    """Ask the present owner of a partition to let it go: the sender owns it by a newer view."""
+
+    opcode = Opcode.HAND_OVER
+    permission = None
+    repeatable = True
+    between_shards = True
+
+
+class RunningAttempt(Struct, array_like=True, gc=False):
+    """An attempt at a task that a worker runs while its partition gets another owner."""
+
+    sequence: int
+    attempt: int
+    holder: bytes
+    worker: str
+    proof: bytes
+    lease_seconds: float
+    """How long the lease still lasts."""
+
+
+class HandedOver(Answer, array_like=True, gc=False):
+    """What the owner knew that the store does not."""
+
+    released: bool
+    """Whether the owner had the partition, persisted everything and let it go. Otherwise it did not
+    have it, or could not persist."""
+    attempts: list[RunningAttempt] = field(default_factory=list)
+    """Every attempt that runs. If `released`, there are no others."""
+
+
+class DescribeCluster(ShardRequest, array_like=True, gc=False):
+    """Ask for the members of the cluster."""
+
+    opcode = Opcode.CLUSTER
+    permission = "admin"
+    repeatable = True
+
+
+class MemberRow(Struct, array_like=True, gc=False):
+    """One member, as operators see it."""
+
+    id: str
+    node: str
+    address: str
+    state: str
+    release: str
+    protocol: int
+    """The newest version of the protocol that the member speaks."""
+    shards: int
+    since: float
+    """When the member entered its state, in seconds since 1970."""
+    load: float
+    """The load of the node at its last heartbeat: 1 is a full core."""
+    beat_seconds_ago: float
+    """How long ago its last heartbeat was, by the database's clock."""
+    partitions: int
+    """How many partitions of the store the ring gives it."""
+
+
+class ClusterDescription(Answer, array_like=True, gc=False):
+    """The members of the cluster at a version of the membership table."""
+
+    cluster: str
+    version: int
+    """The version of the answering shard's view."""
+    protocol: int
+    """The newest version of the protocol that every member speaks."""
+    members: list[MemberRow]
+
+
+class DrainNode(ShardRequest, array_like=True, gc=False):
+    """Take a node out of the ring, or put it back; the node goes on running."""
+
+    opcode = Opcode.DRAIN_NODE
+    permission = "admin"
+
+    name: str
+    """The address or the identity of the node."""
+    drain: bool = True
+    """False: put it back."""
+
+
+class NodeDrained(Answer, array_like=True, gc=False):
+    """The member's state after the change, and the version of the view that has it."""
+
+    address: str
+    state: str
+    version: int
+
+
+CLUSTER_EXCHANGES: Final[Exchanges] = (
+    (TellView, ViewTold),
+    (HandOver, HandedOver),
+    (DescribeCluster, ClusterDescription),
+    (DrainNode, NodeDrained),
+)
+
+encode_view: Final[Callable[[ClusterView], bytes]] = msgpack.Encoder().encode
+"""Return the view as an EVENT carries it."""
+
+_decode_view: Final = msgpack.Decoder(ClusterView).decode
+
+
+def decode_view(body: bytes) -> ClusterView:
+    """Return the view of an EVENT; raise `ProtocolViolation` if it is malformed."""
+    try:
+        return _decode_view(body)
+    except (ValueError, RecursionError) as problem:  # msgspec's DecodeError is a ValueError
+        raise ProtocolViolation(
+            f"The node's view of the cluster is malformed: {problem}."
+        ) from None
