@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.errors import MaitredError
-    from maitred.node.control import Command
+    from maitred.node.control import ClusterNews, Command
     from maitred.protocol.access import PartState, ProcessState
     from maitred.settings import User
 
@@ -186,6 +186,10 @@ class ChildProcess:
     def stop(self) -> None:
         """Tell the process to finish the requests in flight, and to end."""
         self._say(Stop())
+
+    def tell(self, news: ClusterNews) -> None:
+        """Tell the process news of the cluster."""
+        self._say(news)
 
     async def reload(self, users: dict[str, User] | None) -> list[PartState] | None:
         """Have the process reload; return None if it ends before."""

@@ -9,6 +9,9 @@ process died.
 A process that an operator asked for a reload of the node sends ReloadWanted. The supervisor then
 sends ReloadProcess to all processes, each answers Reloaded, and the first one gets all outcomes as
 ReloadDone. The supervisor also begins a reload when the settings file has changed.
+
+In a cluster the supervisor is the node's member. It tells its shards every view of the cluster with
+TakeView, and with each heartbeat how long the node's lease may be trusted, with TrustLease.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, json
 
 from maitred.errors import MaitredError, RemoteError
+from maitred.membership.view import ClusterView  # noqa: TC001 - msgspec reads the annotations
 from maitred.node.shard_place import ShardPlace  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.access import PartState, ProcessState  # noqa: TC001
 from maitred.protocol.refusals import CLASSES
@@ -50,6 +54,9 @@ class StartGateway(Struct, tag="start-gateway"):
     """Where the node is: `host:port`."""
     secret: str
     """The gateway's own, new at each start of the node."""
+    cluster_secret: str = ""
+    """The cluster's secret as hexadecimal digits, with which the gateway authenticates at other
+    nodes; empty without a cluster."""
 
 
 class Stop(Struct, tag="stop"):
@@ -97,6 +104,19 @@ class Reloaded(Struct, tag="reloaded"):
     parts: list[PartState]
 
 
+class TakeView(Struct, tag="take-view"):
+    """The cluster has a newer view."""
+
+    view: ClusterView
+
+
+class TrustLease(Struct, tag="trust-lease"):
+    """A heartbeat of the node was confirmed by the database."""
+
+    until: float
+    """Until when the node's lease may be trusted, in seconds of the machine's boot clock."""
+
+
 class ReloadWanted(Struct, tag="reload-wanted"):
     """Have the whole node reload, because an operator asked this process for it."""
 
@@ -110,7 +130,8 @@ class ReloadDone(Struct, tag="reload-done"):
     processes: list[ProcessState]
 
 
-Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone
+ClusterNews = TakeView | TrustLease
+Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone | ClusterNews
 Report = Ready | Failed | Reloaded | ReloadWanted
 
 decode_command: Final[Callable[[bytes], Command]] = json.Decoder(Command).decode

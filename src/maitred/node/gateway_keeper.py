@@ -70,7 +70,9 @@ class GatewayKeeper(Keeper):
         place = self.place
         host = LOOPBACK.get(place.host, place.host)
         node = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
-        start = StartGateway(self._settings, self.port, node, place.gateway_secret)
+        start = StartGateway(
+            self._settings, self.port, node, place.gateway_secret, place.cluster_secret
+        )
         return await self._launched(start, MODULE)
 
     @property
@@ -91,7 +93,7 @@ def http_port(settings: Node, shards: int) -> int:
     node that takes free ports itself, and where the number would be too large."""
     if settings.gateway.port is not None:
         return settings.gateway.port
-    wanted = settings.port + max(HTTP_PORT - PORT, shards + 2)
+    wanted = settings.port + max(HTTP_PORT - PORT, shards + 3)
     return wanted if settings.port and wanted <= PORT_MAX else 0
 
 

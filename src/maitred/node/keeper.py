@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.node.child_process import ReloadAsker
-    from maitred.node.control import StartGateway
+    from maitred.node.control import ClusterNews, StartGateway
     from maitred.node.shard_place import ShardPlace
     from maitred.settings import Node, User
 
@@ -116,6 +116,8 @@ class Keeper:
         self._inherited = tuple(inherited)
         self._reload_wanted = reload_wanted
         self._process: ChildProcess | None = None
+        self._news: dict[type[ClusterNews], ClusterNews] = {}
+        """The latest news of the cluster of each kind, for a process that is started later."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.title}: {self.state.name}, process {self.pid}>"
@@ -149,9 +151,22 @@ class Keeper:
             self._inherited,
             module,
             reload_wanted=self._reload_wanted,
-            on_ready=lambda: self._happen(ChildEvent.REPORT_READY),
+            on_ready=self._is_ready,
             on_end=lambda: self._happen(ChildEvent.DIE),
         )
+
+    def _is_ready(self) -> None:
+        self._happen(ChildEvent.REPORT_READY)
+        process = self._process
+        if process is not None:
+            for news in self._news.values():
+                process.tell(news)
+
+    def tell(self, news: ClusterNews) -> None:
+        """Tell the process news of the cluster, now or when it is ready."""
+        self._news[type(news)] = news
+        if self._process is not None and self.state is ChildState.READY:
+            self._process.tell(news)
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
         """Handle a process that keeps dying: raise an error, or return the policy to go on with."""

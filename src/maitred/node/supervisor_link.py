@@ -11,7 +11,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import uvloop
 
@@ -23,6 +23,8 @@ from maitred.node.control import (
     Reloaded,
     ReloadProcess,
     ReloadWanted,
+    TakeView,
+    TrustLease,
     decode_command,
     done_before,
     line,
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from maitred.logs import Logger
-    from maitred.node.control import Command, Report
+    from maitred.membership.view import ClusterView
+    from maitred.node.control import ClusterNews, Command, Report
     from maitred.protocol.access import ProcessState
     from maitred.security.reload import ProcessReload
 
@@ -85,6 +88,16 @@ async def _hear_and_serve(
         await link.close()
 
 
+class ClusterFollower(Protocol):
+    """A process that follows the cluster: a shard."""
+
+    def adopt(self, view: ClusterView) -> None:
+        """Place partitions by this view, if it is newer than the present one."""
+
+    def renew_lease(self, until: float) -> None:
+        """Trust the node's lease until this time of the boot clock."""
+
+
 class SupervisorLink:
     """A process's end of the control channel: commands to stop and to reload come in, and reports
     and operators' requests for a reload go out."""
@@ -124,22 +137,28 @@ class SupervisorLink:
             self._writer.close()
             await self._writer.wait_closed()
 
-    def follow(self, reloading: ProcessReload) -> asyncio.Task[bool]:
+    def follow(
+        self, reloading: ProcessReload, follower: ClusterFollower | None = None
+    ) -> asyncio.Task[bool]:
         """Reload when the supervisor says so, in a task that ends when the process has to stop: on
         SIGTERM, on the supervisor's command, or because the supervisor has ended. The task returns
-        True in the last case."""
+        True in the last case. The `follower` is told news of the cluster."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        return asyncio.create_task(self._follow(reloading, stop))
+        return asyncio.create_task(self._follow(reloading, follower, stop))
 
-    async def _follow(self, reloading: ProcessReload, stop: asyncio.Event) -> bool:
-        heard = asyncio.create_task(self._hear_stop(reloading))
+    async def _follow(
+        self, reloading: ProcessReload, follower: ClusterFollower | None, stop: asyncio.Event
+    ) -> bool:
+        heard = asyncio.create_task(self._hear_stop(reloading, follower))
         if await done_before(heard, stop):
             return heard.result() is None
         heard.cancel()
         return False
 
-    async def _hear_stop(self, reloading: ProcessReload) -> Command | None:
+    async def _hear_stop(
+        self, reloading: ProcessReload, follower: ClusterFollower | None
+    ) -> Command | None:
         while True:
             command = await self.hear()
             if isinstance(command, ReloadProcess):
@@ -150,6 +169,9 @@ class SupervisorLink:
                 waiting = self._wanted.get(command.number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(command.processes)
+            elif isinstance(command, TakeView | TrustLease):
+                if follower is not None:
+                    _pass_on(command, follower)
             else:
                 return command
 
@@ -169,6 +191,13 @@ class SupervisorLink:
             return NodeReloaded(await waiting)
         finally:
             del self._wanted[number]
+
+
+def _pass_on(news: ClusterNews, follower: ClusterFollower) -> None:
+    if isinstance(news, TakeView):
+        follower.adopt(news.view)
+    else:
+        follower.renew_lease(news.until)
 
 
 def raise_file_limit() -> None:
