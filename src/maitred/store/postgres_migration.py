@@ -16,10 +16,21 @@ from maitred.store.scripts import migrations, statements
 if TYPE_CHECKING:
     import asyncpg
 
+    from maitred.store.postgres_hosts import PostgresServers
+
 MIGRATION_SECONDS: Final = 600.0
 """How long one step of a migration may take, including the wait for another shard that does it."""
 
 _STATEMENTS: Final = statements("postgres")
+
+
+async def migrate_database(servers: PostgresServers, connect_seconds: float) -> None:
+    """Migrate the database on a connection of its own, which may take much longer than others."""
+    connection = await servers.connect(timeout=connect_seconds, command_timeout=MIGRATION_SECONDS)
+    try:
+        await migrate(connection)
+    finally:
+        connection.terminate()
 
 
 async def migrate(connection: asyncpg.Connection) -> None:

@@ -314,3 +314,60 @@ SELECT maitred.forget_partitions($1, $2, $3, $4, $5)
 
 -- name: delete_queue
 SELECT * FROM maitred.delete_queue($1, $2, $3, $4)
+
+-- name: member_session
+-- Heartbeats are synchronous commits, and no statement waits for a lock as long as a lease lasts.
+SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', $1, false),
+    set_config('statement_timeout', $2, false)
+
+-- name: see_timeline
+SELECT maitred.see_timeline($1)
+
+-- name: cluster_secret
+SELECT * FROM maitred.find_cluster($1, $2, $3)
+
+-- name: cluster_table
+SELECT maitred.table_of($1, $2)::text
+
+-- name: join_cluster
+SELECT refusal, named, beats, now, state::text FROM maitred.join_cluster(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+)
+
+-- name: member_beats
+SELECT beats FROM maitred.members WHERE cluster = $1 AND id = $2 AND state <> 'dead'
+
+-- name: beat
+WITH mine AS (
+    UPDATE maitred.members SET beats = beats + 1, load = $3, beat_at = clock_timestamp()
+    WHERE cluster = $1 AND id = $2 AND state <> 'dead'
+    RETURNING id, beats
+)
+SELECT c.version, EXISTS (SELECT 1 FROM mine), (
+    SELECT coalesce(json_object_agg(m.id, coalesce(mine.beats, m.beats)), '{}')::text
+    FROM maitred.members AS m
+    LEFT JOIN mine ON mine.id = m.id
+    WHERE m.cluster = c.name AND m.state <> 'dead'
+)
+FROM maitred.clusters AS c
+WHERE c.name = $1
+
+-- name: change_member
+SELECT maitred.change_member($1, $2, $3, $4, $5)::text
+
+-- name: accuse_member
+SELECT maitred.accuse_member($1, $2, $3, $4, $5, $6)::text
+
+-- name: describe_members
+SELECT id, node, host, port, state, release, versions, shards,
+    extract(epoch FROM since)::double precision, load,
+    extract(epoch FROM clock_timestamp() - beat_at)::double precision
+FROM maitred.members
+WHERE cluster = $1
+ORDER BY host, port, since
+
+-- name: connections
+-- How many connections clients without special rights can have together.
+SELECT current_setting('max_connections')::integer
+    - current_setting('superuser_reserved_connections')::integer
+    - coalesce(nullif(current_setting('reserved_connections', true), ''), '0')::integer

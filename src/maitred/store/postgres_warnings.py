@@ -1,0 +1,74 @@
+"""What PostgreSQL says besides its answers, and what its settings put at risk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+import asyncpg
+
+from maitred.errors import OutcomeUnknown, StoreUnavailable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from maitred.store.interface import StoreLog
+
+CONNECTIONS: Final = 4
+"""The most connections of one shard: one commits while the others read. A server has about a
+hundred for all of its clients together."""
+
+MEMBER_CONNECTIONS: Final = 1
+"""The connections of a node to its membership table."""
+
+USUAL_NODES: Final = 3
+"""The nodes of a cluster for whose connections the server should have room."""
+
+UNCONFIRMED: Final = "01000"
+"""The code of the warning with which PostgreSQL reports success of a commit whose wait for the
+standby was cancelled: the commit is on the disk of this server alone."""
+
+
+class UnconfirmedCommit:
+    """Raises at its end if the server warned that a commit was not confirmed by its standby:
+    `OutcomeUnknown` for a commit, `StoreUnavailable` for everything else."""
+
+    __slots__ = ("_commit", "_connection", "_warning")
+
+    def __init__(self, connection: asyncpg.Connection, *, commit: bool) -> None:
+        self._connection = connection
+        self._commit = commit
+        self._warning = ""
+
+    def __enter__(self) -> Self:
+        self._connection.add_log_listener(self._logged)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(asyncpg.InterfaceError):  # the connection was terminated
+            self._connection.remove_log_listener(self._logged)
+        if self._warning and problem is None:
+            sentence = f"The database server did not confirm a commit: {self._warning}."
+            raise OutcomeUnknown(sentence) if self._commit else StoreUnavailable(sentence)
+
+    def _logged(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        if message.sqlstate == UNCONFIRMED:
+            self._warning = str(message).splitlines()[0].rstrip(".")
+
+
+def warn_of_few_connections(connections: int, shards: int, log: StoreLog) -> None:
+    """Warn if a cluster of three nodes with so many shards would need more connections than the
+    server has for clients."""
+    node = shards * CONNECTIONS + MEMBER_CONNECTIONS
+    if node * USUAL_NODES > connections:
+        warning = (
+            f"A node with {shards} shards uses up to {node} connections to the database server, "
+            f"and the server has {connections} for all clients: {USUAL_NODES} nodes do not fit. "
+            "Raise max_connections of the server, or start the nodes with fewer shards."
+        )
+        log.warning(warning)
