@@ -64,10 +64,12 @@ async def joined(table: PostgresMembers, *ids: str) -> TableState:
     return await table.read()
 
 
-async def execute(location: str, statement: str, *values: object) -> Any:  # noqa: ANN401
+async def execute(location: str, statement: str, *, simple: bool = False) -> Any:  # noqa: ANN401
     connection = await asyncpg.connect(location)
     try:
-        return await connection.fetchval(statement, *values)
+        if simple:
+            return await connection.execute(statement)
+        return await connection.fetchval(statement)
     finally:
         await connection.close()
 

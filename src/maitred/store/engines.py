@@ -47,4 +47,4 @@ async def open_store(
             "A PostgreSQL store needs the package asyncpg, which is not installed.",
             remedy="Install it with: pip install 'maitred[postgres]'",
         ) from None
-    return await open_postgres(location, log=log, owner=owner)
+    return await open_postgres(location, log=log, owner=owner, warns=own == 0)

@@ -49,6 +49,10 @@ DISTRUST_SECONDS: Final = 30.0
 HEAD_START_SECONDS: Final = 1.0
 """How much earlier the other servers are tried than one that is distrusted: enough for a login."""
 
+AGAIN_SECONDS: Final = 0.25
+"""Interval at which a standby is asked again whether it is the primary by now, while another server
+does not answer."""
+
 CANCEL_SECONDS: Final = 2.0
 """How long a connection is kept after a timeout, so that asyncpg can ask the server to cancel the
 statement. Otherwise each timeout could leave a statement behind on the server that waits for a
@@ -85,6 +89,11 @@ class PostgresServers:
         """Maps servers to the loop time until which they are tried after the others."""
         self._retiring: set[asyncio.Task[None]] = set()
 
+    @property
+    def several(self) -> bool:
+        """Whether another server may be the primary."""
+        return len(self._places) > 1
+
     def __repr__(self) -> str:
         named = ", ".join(map(str, self._places)) or "one server"
         return f"<PostgresServers {named}, {len(self._distrusted)} distrusted>"
@@ -94,7 +103,7 @@ class PostgresServers:
         suits as `connect` of a pool."""
         more["connection_class"] = HostConnection
         more["target_session_attrs"] = self._attributes
-        if len(self._places) < 2:
+        if not self.several:
             connection = await asyncpg.connect(self._location, timeout=timeout, **more)
             connection.place = self._places[0] if self._places else None
         else:
@@ -127,38 +136,52 @@ class PostgresServers:
             await asyncio.wait(list(self._retiring))
 
     async def _first_primary(self, timeout: float, more: dict[str, Any]) -> HostConnection:  # noqa: ASYNC109
-        tasks = {asyncio.create_task(self._dial(one, timeout, more)) for one in self._places}
-        failures: list[BaseException] = []
-        pending = set(tasks)
+        """Return the first connection to a primary. While one server has not answered at all, ask
+        the others again: one of them may be promoted in the meantime."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout
+        tasks = {
+            asyncio.create_task(self._dial(one, self._handicap(one, timeout), deadline, more)): one
+            for one in self._places
+        }
+        unanswered = set(self._places)
+        failures: dict[ServerPlace, BaseException] = {}
         chosen = None
         try:
-            while pending and chosen is None:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            while unanswered and chosen is None:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    if (problem := task.exception()) is not None:
-                        failures.append(problem)
-                    elif chosen is None:
-                        chosen = task.result()
+                    place = tasks[task]
+                    if (problem := task.exception()) is None:
+                        chosen = chosen or task.result()
+                        continue
+                    del tasks[task]
+                    failures[place] = problem
+                    unanswered.discard(place)
+                    if now() + AGAIN_SECONDS < deadline:
+                        again = self._dial(place, AGAIN_SECONDS, deadline, more)
+                        tasks[asyncio.create_task(again)] = place
         finally:
             for task in tasks:
                 _discard(task, chosen)
         if chosen is None:
-            raise min(failures, key=_rank)
+            raise min(failures.values(), key=_rank)
         return chosen
 
+    def _handicap(self, place: ServerPlace, timeout: float) -> float:
+        """Return how long to wait before this server is tried, in seconds."""
+        until = self._distrusted.get(place, 0.0)
+        if until > asyncio.get_running_loop().time():
+            return min(HEAD_START_SECONDS, timeout / 2)
+        self._distrusted.pop(place, None)
+        return 0.0
+
     async def _dial(
-        self,
-        place: ServerPlace,
-        timeout: float,  # noqa: ASYNC109
-        more: dict[str, Any],
+        self, place: ServerPlace, wait: float, deadline: float, more: dict[str, Any]
     ) -> HostConnection:
-        until = self._distrusted.get(place)
-        if until is not None and until > asyncio.get_running_loop().time():
-            wait = min(HEAD_START_SECONDS, timeout / 2)
+        if wait:
             await asyncio.sleep(wait)
-            timeout -= wait
-        else:
-            self._distrusted.pop(place, None)
+        timeout = max(deadline - asyncio.get_running_loop().time(), 0.0)
         connection: HostConnection = await asyncpg.connect(
             self._location, host=place.host, port=place.port, timeout=timeout, **more
         )

@@ -30,8 +30,12 @@ from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, Me
 from maitred.store.placement_terms import joined_terms
 from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.postgres_hosts import PostgresServers
-from maitred.store.postgres_migration import migrate_database
-from maitred.store.postgres_warnings import UnconfirmedCommit, warn_of_few_connections
+from maitred.store.postgres_migration import prepare_database
+from maitred.store.postgres_warnings import (
+    UnconfirmedCommit,
+    begin_session,
+    warn_of_few_connections,
+)
 from maitred.store.scripts import statements
 
 if TYPE_CHECKING:
@@ -112,7 +116,7 @@ async def open_members(location: str, cluster: str, log: StoreLog) -> PostgresMe
     """
     with translated_at_start(location):
         servers = PostgresServers(location)
-        await migrate_database(servers, MEMBER_CONNECT_SECONDS)
+        await prepare_database(servers, MEMBER_CONNECT_SECONDS, log=None)
         return PostgresMembers(servers, cluster, log)
 
 
@@ -304,9 +308,7 @@ class PostgresMembers:
             server_settings={"application_name": "maitred member"},
         )
         try:
-            limits = (MEMBER_LOCK_SECONDS * 1000, MEMBER_SECONDS * 900)
-            milliseconds = (str(int(limit)) for limit in limits)
-            await connection.fetchrow(_STATEMENTS["member_session"], *milliseconds)
+            await begin_session(connection, MEMBER_SECONDS, MEMBER_LOCK_SECONDS)
             await connection.fetchrow(_STATEMENTS["see_timeline"], self._cluster)
             if self._changed is not None:
                 await connection.add_listener(CHANNEL, self._notified)

@@ -1,4 +1,4 @@
-"""Migrates a PostgreSQL database to this program's version.
+"""Prepares a PostgreSQL database: checks the server, and migrates it to this program's version.
 
 Nodes of two neighbouring releases may share the database during an upgrade, and the older ones must
 keep running, which includes starting a shard again. A migration therefore keeps what the programs
@@ -11,11 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import CannotStart
+from maitred.store.postgres_pooler import refuse_shared_sessions
+from maitred.store.postgres_warnings import refuse_unsafe_commits, warn_of_risks
 from maitred.store.scripts import migrations, statements
 
 if TYPE_CHECKING:
     import asyncpg
 
+    from maitred.store.interface import StoreLog
     from maitred.store.postgres_hosts import PostgresServers
 
 MIGRATION_SECONDS: Final = 600.0
@@ -24,11 +27,18 @@ MIGRATION_SECONDS: Final = 600.0
 _STATEMENTS: Final = statements("postgres")
 
 
-async def migrate_database(servers: PostgresServers, connect_seconds: float) -> None:
-    """Migrate the database on a connection of its own, which may take much longer than others."""
+async def prepare_database(
+    servers: PostgresServers, connect_seconds: float, log: StoreLog | None
+) -> None:
+    """Check that the server can be used and migrate the database, on a connection of its own; log
+    what the server's settings put at risk."""
     connection = await servers.connect(timeout=connect_seconds, command_timeout=MIGRATION_SECONDS)
     try:
+        await refuse_shared_sessions(servers, connection, connect_seconds)
+        await refuse_unsafe_commits(connection)
         await migrate(connection)
+        if log is not None:
+            await warn_of_risks(connection, log)
     finally:
         connection.terminate()
 

@@ -26,11 +26,23 @@ SELECT coalesce(max(version), 0), coalesce(max(coalesce(needs, version)), 0) FRO
 -- name: version_reached
 INSERT INTO maitred.versions (version, needs) VALUES ($1, $2)
 
--- name: connected
-SELECT current_setting('fsync'),
-    CASE current_setting('synchronous_commit')
-        WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
-    END
+-- name: session
+-- Raises a weak synchronous_commit; `local` and `remote_write` are weak only with a synchronous
+-- standby, but one may be added later. Then statement_timeout and lock_timeout, in milliseconds.
+SELECT set_config(
+        'synchronous_commit',
+        CASE current_setting('synchronous_commit')
+            WHEN 'remote_apply' THEN 'remote_apply'
+            ELSE 'on'
+        END,
+        false
+    ),
+    set_config('statement_timeout', $1, false),
+    set_config('lock_timeout', $2, false)
+
+-- name: risks
+SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
+    (SELECT count(*) FROM pg_stat_replication)
 
 -- name: acquire
 -- Rows are locked in the order of their ids, as commits lock them.
@@ -314,11 +326,6 @@ SELECT maitred.forget_partitions($1, $2, $3, $4, $5)
 
 -- name: delete_queue
 SELECT * FROM maitred.delete_queue($1, $2, $3, $4)
-
--- name: member_session
--- Heartbeats are synchronous commits, and no statement waits for a lock as long as a lease lasts.
-SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', $1, false),
-    set_config('statement_timeout', $2, false)
 
 -- name: see_timeline
 SELECT maitred.see_timeline($1)
