@@ -67,6 +67,11 @@ def translated(*, commit: bool = False) -> Iterator[None]:
         raise StoreFull("The database server has no room left.", remedy=_FULL) from problem
     except asyncpg.InternalServerError as problem:
         raise DamagedPageError(f"The database server refuses: {_said(problem)}.") from problem
+    except asyncpg.TargetServerAttributeNotMatched as problem:
+        raise StoreUnavailable(
+            "No database server that answers is a primary.",
+            remedy="Wait for the failover, or check the hosts in `store`.",
+        ) from problem
     except _DONE_NOTHING as problem:
         raise StoreUnavailable(f"The database server refuses: {_said(problem)}.") from problem
     except _SILENCE as problem:
