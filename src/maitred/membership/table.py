@@ -45,7 +45,8 @@ class Beats(NamedTuple):
 
 class MembershipTable(Protocol):
     """The table of one cluster. Methods raise `StoreUnavailable` while the database is away, and
-    `OutcomeUnknown` if a change may or may not have been made."""
+    `OutcomeUnknown` if a change may or may not have been made. A call may be cancelled: its caller
+    then does not know the outcome either. `MemberAgent` makes one call at a time."""
 
     async def secret(self) -> bytes:
         """Return the cluster's secret, 32 random bytes that the first node creates."""
@@ -56,7 +57,8 @@ class MembershipTable(Protocol):
     async def join(self, member: ClusterMember, spread_batch: str, placement: str) -> TableState:
         """Insert a joining member, and declare dead all others with its address. The first member
         of a cluster sets the terms of placement; raise `CannotStart` if they differ from the
-        cluster's."""
+        cluster's. A member that was inserted before stays as it is, so that a join whose outcome
+        is unknown can be repeated."""
 
     async def beat(self, id_: str, load: float) -> Beats:
         """Count a heartbeat of the member, durably, with the load of its node (1 is a full core);
@@ -65,9 +67,14 @@ class MembershipTable(Protocol):
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         """Change the member's state if it is still `before`; return the table as it is then."""
 
-    async def accuse(self, accuser: str, accused: str, version: int, needed: int) -> TableState:
-        """Record a vote, if the table still has this version. With it, if `needed` active members
-        (counting the accuser) have voted within `VOTE_SECONDS`, the accused is declared dead."""
+    async def accuse(
+        self, accuser: str, accused: str, *, beat: int, version: int, needed: int
+    ) -> TableState:
+        """Record a vote, if the table still has this version, the accuser is active and `beat` is
+        still the accused's heartbeat counter. With it, if `needed` active members (counting the
+        accuser) have voted within `VOTE_SECONDS` at this very counter, the accused is declared
+        dead. So a heartbeat voids all earlier votes, and a member whose heartbeat was confirmed
+        is never declared dead by an observer that had not seen it."""
 
     async def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the version rises, and after every interruption in which a

@@ -279,7 +279,8 @@ class SimulatedLoop(Refusals):
                         event.callback(*event.arguments)  # type: ignore[misc]
                         continue
                     process = context.get(PROCESS)
-                    if process is not None and process.dead:
+                    if process is not None and process.halted:
+                        process.postpone(event, queue)  # unless it is dead
                         skipped += 1
                         continue
                     context.run(event.callback, *event.arguments)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +56,9 @@ class ProcessTransport(Protocol):
     def discard(self) -> None:
         """Discard the transport without a warning, because the world is over."""
 
+    def read_on(self) -> None:
+        """Read what arrived while the process was paused."""
+
 
 class ProcessListener(Protocol):
     """A bound socket, as the process that owns it sees it."""
@@ -88,6 +92,8 @@ class Process:
         self.name = name
         self.host_name = host_name
         self.dead = False
+        self.halted = False
+        """Whether nothing of the process runs now: it is dead or paused."""
         # Dictionaries for their order: sets of objects would iterate by memory address.
         self.transports: dict[ProcessTransport, None] = {}
         self.listeners: dict[ProcessListener, None] = {}
@@ -97,6 +103,10 @@ class Process:
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
         this process only. None if the process gave none."""
         self.killed = False
+        self._postponed: list[object] = []
+        """The events of the loop that came due while the process was paused."""
+        self._ready: deque[Any] = deque()
+        """The queue of the loop from which they were taken."""
         self._loop = loop
         self._world_context = world_context
         self._trace = trace
@@ -129,6 +139,32 @@ class Process:
             for transport in list(self.transports):
                 transport.kill()
 
+    def pause(self) -> None:
+        """Stop the process where it is, as SIGSTOP does: its sockets stay open, and what arrives is
+        kept by the kernel, until `resume`."""
+        if not self.dead:
+            self.halted = True
+            self._trace.note(b"pause", self.number)
+
+    def resume(self) -> None:
+        """Continue a paused process: first with the timers and wake-ups that it missed, in their
+        order, then with what has arrived."""
+        if self.dead or not self.halted:
+            return
+        self.halted = False
+        self._trace.note(b"resume", self.number)
+        self._ready.extend(self._postponed)
+        self._postponed.clear()
+        for transport in list(self.transports):
+            transport.read_on()
+
+    def postpone(self, event: object, ready: deque[Any]) -> None:
+        """Keep an event that came due while the process is paused, until it goes back to the queue
+        `ready`; called by the loop."""
+        if not self.dead:
+            self._postponed.append(event)
+            self._ready = ready
+
     def lose_power(self) -> None:
         """End the process like a kill, but without a sign to its peers; for `Host.crash`."""
         if not self.dead:
@@ -156,7 +192,8 @@ class Process:
         self.unclaimed.clear()
 
     def _end(self, error: BaseException | None, what: bytes, result: object = None) -> None:
-        self.dead = True
+        self.dead = self.halted = True
+        self._postponed.clear()
         self._trace.note(what, self.number)
         for listener in list(self.listeners):
             listener.close()

@@ -185,6 +185,7 @@ class SimulatedTransport(_FlowControlMixin):
             finish is None
             and self._reading
             and not (self._unread or self._paused or self._closing or self._buffered)
+            and not self.process.halted
             and len(data) <= _READ_MAX_BYTES
         ):
             # The usual case, without the detours below.
@@ -210,8 +211,13 @@ class SimulatedTransport(_FlowControlMixin):
             self._reset_error = self._write_error = OSError(code, os.strerror(code))
             if self.buffer:
                 self.fail(self._reset_error)
-        if self._reading:
+        if self._reading and not self.process.halted:
             self.context.run(self._read)
+
+    def read_on(self) -> None:
+        """Read what arrived while the process was paused."""
+        if self._reading:
+            self._soon(self._read)
 
     def window_opened(self) -> None:
         """Send more of the buffer: the window has room."""
