@@ -43,6 +43,8 @@ class Owners:
         self._place = place
         self._node_homes = homes
         self._cluster_homes: ClusterHomes | None = None
+        self.previous: ClusterHomes | None = None
+        """Finds owners by the view before the present one; None if there was no usable one."""
         self.clustered = bool(place.member)
         self.view: ClusterView | None = None
         """The newest view that was adopted; None before the first, and without a cluster."""
@@ -68,6 +70,7 @@ class Owners:
         self.version = view.version
         self.view_event = cql.encode_view(encode_view(view))
         # A member that is dead owns nothing, and must not pass requests on: its view may be old.
+        self.previous = self._cluster_homes
         usable = view.active and view.member(self._place.member) is not None
         self._cluster_homes = ClusterHomes(view) if usable else None
         self.settled.clear()
