@@ -14,6 +14,7 @@ from msgspec.structs import FieldInfo, fields
 
 from maitred import errors, logs
 from maitred.matching.records import Terms
+from maitred.membership.view import ClusterMember
 from maitred.node.shard import Shard
 from maitred.node.shard_place import ShardPlace
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
@@ -159,6 +160,7 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("load", Load),
         ("order", Order),
         ("filter", QueryFilter),
+        ("cluster member", ClusterMember),
     ],
 )
 def test_what_stands_inside_of_fields(name: str, kind: type[Struct]) -> None:

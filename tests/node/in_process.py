@@ -128,8 +128,17 @@ class NodeUnderTest:
         shards: int,
         tls: ssl.SSLContext | None,
         client_tls: ssl.SSLContext | None,
+        *,
+        identity: UUID = NODE,
+        member: str = "",
+        cluster_secret: str = "",
+        peer_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.settings = settings
+        self.identity = identity
+        self.member = member
+        self._cluster_secret = cluster_secret
+        self._peer_tls = peer_tls
         self.log = RecordedLog()
         self._tls = tls
         self._client_tls = client_tls
@@ -145,7 +154,7 @@ class NodeUnderTest:
 
     def _make(self, number: int, restarts: int = 0) -> Shard:
         place = ShardPlace(
-            node=NODE,
+            node=self.identity,
             number=number,
             shards=len(self.own_ports),
             host="127.0.0.1",
@@ -154,12 +163,22 @@ class NodeUnderTest:
             peer_paths=self.peer_paths,
             restarts=restarts,
             gateway_secret=GATEWAY_SECRET,
+            member=self.member,
+            cluster_secret=self._cluster_secret,
         )
         audit = None
         if self.settings.audit.directory is not None:  # where a test looks for it
             audit = audit_log(self.settings, f"shard-{number}", self.log, time.time)
         around = Surroundings.real()
-        return Shard(place, self.settings, around, self.log, tls=self._tls, audit=audit)
+        return Shard(
+            place,
+            self.settings,
+            around,
+            self.log,
+            tls=self._tls,
+            audit=audit,
+            peer_tls=self._peer_tls,
+        )
 
     @property
     def shard(self) -> Shard:
@@ -253,11 +272,12 @@ async def node(
     tls: ssl.SSLContext | None = None,
     client_tls: ssl.SSLContext | None = None,
     tls_settings: Tls | None = None,
+    of_cluster: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401 - whatever a node has
 ) -> AsyncIterator[NodeUnderTest]:
     """A running node. Afterwards nothing may be left of any request, and no fault of ours."""
     whole = Node(limits=limits or Limits(), tls=tls_settings, **settings)
-    made = NodeUnderTest(directory, whole, shards, tls, client_tls)
+    made = NodeUnderTest(directory, whole, shards, tls, client_tls, **(of_cluster or {}))
     try:
         for shard in made.shards:
             await shard.start()

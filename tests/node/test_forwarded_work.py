@@ -17,6 +17,7 @@ class Link:
     """The connection to the other shard."""
 
     def __init__(self) -> None:
+        self.told = 0
         self.pending: dict[int, object] = {}
         self.said: list[int] = []
 

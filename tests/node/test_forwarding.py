@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
-from maitred.node.peers import Peer, PeerLink
+from maitred.node.peers import Peer, PeerShard
 from maitred.node.work import ForwardedWork
 from maitred.protocol.frames import CUSTOM_PAYLOAD, REQUEST, Opcode, encode_frame
 from maitred.protocol.messages import Echo, HomeHint
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.node.connection import NodeConnection
-    from maitred.wire.caller import Caller
+    from maitred.node.peer_link import PeerLink
+
+
+def with_links(loop: object, limits: Limits | None = None) -> PeerShard:
+    """A shard of a node without a cluster, as its links see it."""
+    shard = SimpleNamespace(
+        loop=loop, limits=limits or Limits(), view=None, owner_name=lambda owner: f"Shard {owner}"
+    )
+    return cast("PeerShard", shard)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -224,7 +233,7 @@ async def test_an_owner_that_does_not_keep_up(tmp_path: Path) -> None:
             problem = error_in(refused)
             assert problem.code == "overloaded"
             assert "Shard 1" in problem.sentence
-            link = running.shard._peers[1]._link
+            link = running.shard._peers.known[1]._link
             assert link is not None
             most = limits.forward_buffer_bytes + 2 * len(payload)
             assert link.unsent_bytes < most
@@ -249,7 +258,7 @@ async def test_an_owner_that_says_nothing(tmp_path: Path) -> None:
             assert error_in(answer).code == "deadline-exceeded"
             assert len(links) == 1  # it was there, and it was asked
             await client.lives()
-        await until(lambda: running.shard._peers[1]._link is None)
+        await until(lambda: running.shard._peers.known[1]._link is None)
 
 
 @in_a_loop
@@ -283,7 +292,7 @@ async def test_a_link_that_ended_before_it_was_ready_is_not_kept() -> None:
             self.told += 1
 
     listening = Listening()
-    peer = Peer(cast("asyncio.AbstractEventLoop", listening), 1, "nowhere", Limits())
+    peer = Peer(with_links(listening), 1, 1, "nowhere")
     message = Echo("n", "q", 1, 0, 1000, b"")
     for attempt in (1, 2):
         work = Waiting()
@@ -310,6 +319,8 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
     sent: list[int] = []
 
     class Link:
+        told = 0
+
         def ask(self, _opcode: int, body: bytes, *_: object) -> int:
             sent.append(msgspec.msgpack.decode(body)[4])
             return 0
@@ -319,7 +330,7 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
         work = ForwardedWork(cast("NodeConnection", here), 0, Opcode.ECHO, 0, 1)
         deadline = here.now + TIMEOUT_MAX_MILLISECONDS * 0.001
         message = Echo("n", "q", 1, 0, TIMEOUT_MAX_MILLISECONDS, b"")
-        work.ask(cast("Caller", Link()), message, deadline)
+        work.ask(cast("PeerLink", Link()), message, deadline)
     assert set(sent) == {TIMEOUT_MAX_MILLISECONDS}
 
 
@@ -327,7 +338,7 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
 @in_a_loop
 async def test_forward_buffer_bytes_at_it_and_past_it(beyond: int) -> None:
     limits = Limits(forward_buffer_bytes=1_000)
-    peer = Peer(asyncio.get_running_loop(), 1, "nowhere", limits)
+    peer = Peer(with_links(asyncio.get_running_loop(), limits), 1, 1, "nowhere")
 
     class Link:
         unsent_bytes = limits.forward_buffer_bytes + beyond
@@ -360,6 +371,7 @@ async def test_those_who_waited_for_the_link_are_not_too_much_for_it_together() 
         """A loop on which it takes until all have come."""
 
         create_task = staticmethod(loop.create_task)
+        time = staticmethod(loop.time)
         may_go_on = asyncio.Event()
 
         async def create_unix_connection(self, *_: object) -> tuple[None, Link]:
@@ -377,7 +389,7 @@ async def test_those_who_waited_for_the_link_are_not_too_much_for_it_together() 
             outcomes.append(reason.code)
 
     connecting = Connecting()
-    peer = Peer(cast("asyncio.AbstractEventLoop", connecting), 1, "nowhere", limits)
+    peer = Peer(with_links(connecting, limits), 1, 1, "nowhere")
     for _ in range(4):
         peer.forward(cast("ForwardedWork", Work()), Echo("n", "q", 1, 0, 1000, b""), 1.0)
     connecting.may_go_on.set()

@@ -198,7 +198,7 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
             name
             for name in (f"q{number}" for number in range(100))
             if shard.owner_of(Allocate("n", name, 1, 0, 0, 0, GATEWAY)) == 1
-            and shard._partitions.permits.shard_of(f"/n/{name}") == 0
+            and shard._partitions.permits.counter_of(f"/n/{name}") == 0
         )
         client = await here.client()
         tokens = [here.proven(number.to_bytes(16, "big")) for number in range(400)]

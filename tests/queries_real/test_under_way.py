@@ -109,7 +109,7 @@ class GuardedHouse(House):
         return sum(_counting(shard).statistics()["counted"] for shard in self.shards)
 
     def owner(self, name: str) -> int:
-        found: int = _counting(self.shards[0]).shard_of(name)
+        found: int = _counting(self.shards[0]).counter_of(name)
         return found
 
     async def restart(self, number: int) -> None:

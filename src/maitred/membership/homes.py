@@ -64,3 +64,9 @@ class ClusterHomes:
             self._remembered.clear()
         home = self._remembered[address] = ClusterHome(member, shard, until)
         return home
+
+    def keeper(self, name: str) -> tuple[ClusterMember, int]:
+        """Return the member and the shard that keep something that has a name and is no partition,
+        such as the count of a user's queries."""
+        member = self._members[self._ring.lookup(name)]
+        return member, self._shard_of[member.shards](name.encode())

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import (
+    ConnectionLost,
     MaitredError,
+    NotOwner,
     Overloaded,
     ProtocolViolation,
     TokenExpired,
@@ -50,11 +52,16 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.node.work import Work
+    from maitred.security.cluster_proof import ListenerProof
     from maitred.security.directory import Identity
 
 FORWARDED_EXTRA_BYTES: Final = 1024
 """Bytes by which a request may grow when it is forwarded: the shard fills in fields that the client
 left out. A frame beyond the limit would end the link, with the requests of all clients on it."""
+
+PEER_SILENCE_SECONDS: Final = 45.0
+"""A connection of another node on which nothing arrived for this long is closed. The other end
+probes it several times meanwhile (`remote_peer.IDLE_SECONDS`)."""
 
 pack_header: Final = HEADER.pack
 
@@ -68,18 +75,22 @@ class AcceptingShard(ConnectionShard, Protocol):
 
 
 class Accepted(Link):
-    """The shard's end of a connection; `peer` if it comes from another shard of the node."""
+    """The shard's end of a connection; `peer` if it comes from another shard of the node. The
+    handshake of a shard of another node makes its connection one of a peer, too."""
 
     __slots__ = (
         "_agreed_version",
         "_in_flight_max",
         "_peer",
+        "_proving",
         "_unsent_counted",
         "_unsent_seen",
         "_verifying",
+        "_view_told",
         "announced",
         "events",
         "identity",
+        "member",
         "opened_at",
         "permissions",
         "shard",
@@ -111,16 +122,23 @@ class Accepted(Link):
         gateways are told instead (`announced.py`)."""
         self.under_way: dict[int, Work] = {}
         """Requests that are not answered yet, by stream."""
+        self.member = ""
+        """The id of the member whose shard or gateway is at the other end, as it says; empty for
+        others, and for processes of this node."""
+        self._view_told = 0
+        """The version of the newest view of the cluster that was sent on this connection."""
         self._peer = peer
         # A link between shards carries the requests of many connections, each with its own limit.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._unsent_seen = 0
         self._unsent_counted = 0
+        self._proving: ListenerProof | None = None
+        """This end of the mutual proof with a process of another node, during the handshake."""
         self._verifying: asyncio.Task[None] | None = None
         """Verifies the client's credentials; cancelled when the connection is lost."""
 
     def __repr__(self) -> str:
-        who = "another shard" if self._peer else self.user or "a client"
+        who = f"another {self.peer_name}" if self._peer else self.user or "a client"
         return (
             f"<{type(self).__name__} of {who}: {self.state.name}, {len(self.under_way)} in flight>"
         )
@@ -255,9 +273,23 @@ class Accepted(Link):
         for work in list(self.under_way.values()):
             if isinstance(work, HeldWork) and work.deadline <= now:
                 work.stop(expired())
-        farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
+        if self._peer:
+            if self.member and now - self.arrived_at > PEER_SILENCE_SECONDS:
+                self._part(Farewell(ConnectionLost("The other node was silent."), heard=False))
+            return
+        farewell = lost_patience(self._observed(), self.shard.limits, now)
         if farewell is not None:
             self._part(farewell)
+
+    def _become_peer(self, member: str) -> None:
+        """Serve the connection as that of a shard of another node, which has proved itself."""
+        limits = self.shard.limits
+        self._peer = True
+        self.member = member
+        self.permissions = EVERYTHING
+        self.shard.client_connections -= 1
+        self._in_flight_max = STREAMS_MAX
+        self.decoder.max_body_bytes = limits.frame_bytes + FORWARDED_EXTRA_BYTES
 
     def look_at_expiry(self, moment: float) -> None:
         """Close the connection if its token or certificate has expired by the wall clock; called
@@ -318,7 +350,9 @@ class Accepted(Link):
     @property
     def peer_name(self) -> str:
         """The peer's name, for the log."""
-        return "shard" if self._peer else str(self.source)
+        if not self._peer:
+            return str(self.source)
+        return f"shard of member {self.member}" if self.member else "shard"
 
     @property
     def source(self) -> Source:
@@ -345,6 +379,8 @@ class Accepted(Link):
         """Answer with an error; the connection stays open."""
         self.shard.requests += 1
         self.shard.count_error(problem.code)
+        if self._peer and problem.code == NotOwner.code:
+            self.tell_view()  # first, so that the other shard finds the owner by it
         if not self.closing:
             self.send(0, stream, Opcode.ERROR, encode_error(problem))
 
@@ -391,6 +427,20 @@ class Accepted(Link):
         else:
             return False
         return True
+
+    def members_died(self, dead: set[str]) -> None:
+        """End the connection if it comes from a shard of a member that the cluster has declared
+        dead."""
+        if self._peer and self.member in dead and not self.closing:
+            died = ConnectionLost("The cluster has declared the other node dead.")
+            self._part(Farewell(died, heard=False))
+
+    def tell_view(self) -> None:
+        """Send the shard's view of the cluster, unless it was sent before."""
+        shard = self.shard
+        if self._view_told < shard.view_version and not self.closing:
+            self._view_told = shard.view_version
+            self.send(0, EVENT_STREAM, Opcode.EVENT, shard.view_event)
 
     def announce_drain(self) -> None:
         """Tell a peer that registered for it that the node is stopping, by our event or by

@@ -15,6 +15,7 @@ from maitred.errors import (
     Cancelled,
     Draining,
     MaitredError,
+    NotOwner,
     Overloaded,
     PermissionDenied,
     ProtocolViolation,
@@ -108,9 +109,11 @@ class NodeConnection(Handshake):
             shard.admissions[opcode](message, self)
         if shard.audit is not None and message.permission == "admin" and not self._peer:
             tell_of_request(shard.audit, message, self)
-        if owner != shard.number and not self._peer:
-            shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
-            return
+        if owner != shard.number:
+            if not self._peer:
+                shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
+                return
+            self._check_owner(message)
         if self._peer:
             shard.received_forwarded += 1
         running: Coroutine[Any, Any, Struct] | None = None
@@ -131,6 +134,32 @@ class NodeConnection(Handshake):
         except Exception as problem:  # noqa: BLE001 - every request gets an answer
             self.work_ends(stream, held, size)
             self.blame_ourselves(stream, problem)
+
+    def serve(self, message: AnyRequest, stream: int, size: int, deadline: float) -> None:
+        """Serve a request that had been forwarded, and that this shard owns by now."""
+        shard, opcode = self.shard, message.opcode
+        held = HeldWork(self, stream, opcode, size, deadline)
+        with held.refused_on_error(shard.log):
+            handler = shard.handlers.get(opcode)
+            if handler is None:
+                shard.holders[opcode](message, held)
+                return
+            answer = handler(message)
+            if isinstance(answer, Struct):
+                held.answer(answer)
+            else:
+                shard.answer_with(held, answer)
+
+    def _check_owner(self, message: AnyRequest) -> None:
+        """Refuse a request of another shard for a partition that this shard does not own by its
+        view, which is at least as new as the view of the other shard. The request for a handover
+        goes to the previous owner."""
+        if (
+            self.shard.clustered
+            and isinstance(message, PartitionRequest)
+            and message.opcode != Opcode.HAND_OVER
+        ):
+            raise NotOwner("Another shard owns this partition.")
 
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)

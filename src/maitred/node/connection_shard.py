@@ -8,7 +8,7 @@ from maitred.node.work import ForwardingShard
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from msgspec import Struct
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from maitred.routing.homes import PartitionAddress
     from maitred.security.audit_log import AuditLog
     from maitred.security.authenticator import Authenticator
+    from maitred.security.cluster_proof import ListenerProof
     from maitred.security.directory import Directory, Identity
     from maitred.settings import Limits
 
@@ -71,6 +72,15 @@ class HandshakeShard(Protocol):
     def authenticator(self) -> Authenticator:
         """Verifies credentials."""
 
+    @property
+    def prover(self) -> Callable[[str], ListenerProof] | None:
+        """Begins this member's end of the mutual proof with a process of another node that has this
+        role; None without a cluster."""
+
+    @property
+    def view_event(self) -> bytes:
+        """The body of the EVENT with the shard's view of the cluster; empty without one."""
+
     def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
         """Return the user to whom the connection's client certificate is mapped."""
 
@@ -78,7 +88,7 @@ class HandshakeShard(Protocol):
         """Run a coroutine until it ends or the shard closes."""
 
 
-class ServingShard(ForwardingShard, Protocol):
+class ServingShard(Protocol):
     """The shard as it serves and forwards requests."""
 
     @property
@@ -98,12 +108,17 @@ class ServingShard(ForwardingShard, Protocol):
         """Complete or refuse the requests of clients, by opcode."""
 
     @property
+    def clustered(self) -> bool:
+        """Whether the node belongs to a cluster."""
+
+    @property
     def settled(self) -> dict[PartitionAddress | tuple[str, str, int, int], int]:
-        """Owners of partitions that never move, which saves a request the call of `owner_of`."""
+        """Owner numbers of partitions that do not move within the view, which saves a request the
+        call of `owner_of`."""
 
     def owner_of(self, message: AnyRequest) -> int:
-        """Return the shard that the request belongs to; raise a typed error for a request that can
-        belong to none."""
+        """Return the owner number of the shard that the request belongs to; raise a typed error for
+        a request that can belong to none."""
 
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
         """Forward a request to its owner."""
@@ -113,7 +128,7 @@ class ServingShard(ForwardingShard, Protocol):
         not wait any more."""
 
 
-class ConnectionShard(ConnectionCounts, HandshakeShard, ServingShard, Protocol):
+class ConnectionShard(ConnectionCounts, HandshakeShard, ForwardingShard, ServingShard, Protocol):
     """The shard as its connections use it."""
 
     @property

@@ -22,6 +22,10 @@ class ConnectionState(Enum):
     """The shard waits for the client's credentials."""
     VERIFYING = auto()
     """The shard verifies the credentials."""
+    GREETED = auto()
+    """A process of another node of the cluster has connected; the shard waits for its nonce."""
+    CHALLENGED = auto()
+    """The shard has proved who it is, and waits for the proof of that process."""
     READY = auto()
     """The client may send requests."""
     CLOSING = auto()
@@ -38,6 +42,10 @@ class ConnectionEvent(Enum):
     """AUTH_RESPONSE arrived."""
     VERIFICATION_FAILED = auto()
     """The shard could not verify the credentials; the client may send them again."""
+    GREET = auto()
+    """STARTUP of a process of another node arrived."""
+    CHALLENGE = auto()
+    """Its nonce arrived."""
     ADMIT = auto()
     """The client is authenticated, or the node has no users."""
     CLOSE = auto()
@@ -55,6 +63,7 @@ CONNECTION_TABLE: Final = StateTable[ConnectionState, ConnectionEvent](
     {
         _STATE.FRESH: {
             _EVENT.ASK_CREDENTIALS: _STATE.AUTHENTICATING,
+            _EVENT.GREET: _STATE.GREETED,
             _EVENT.ADMIT: _STATE.READY,
             **_END,
         },
@@ -64,6 +73,8 @@ CONNECTION_TABLE: Final = StateTable[ConnectionState, ConnectionEvent](
             _EVENT.VERIFICATION_FAILED: _STATE.AUTHENTICATING,
             **_END,
         },
+        _STATE.GREETED: {_EVENT.CHALLENGE: _STATE.CHALLENGED, **_END},
+        _STATE.CHALLENGED: {_EVENT.ADMIT: _STATE.READY, **_END},
         _STATE.READY: _END,
         # The shard ends a connection at once whose peer does not close.
         _STATE.CLOSING: _END,
@@ -71,5 +82,13 @@ CONNECTION_TABLE: Final = StateTable[ConnectionState, ConnectionEvent](
     },
 )
 
-HANDSHAKE: Final = frozenset((_STATE.FRESH, _STATE.AUTHENTICATING, _STATE.VERIFYING))
+HANDSHAKE: Final = frozenset(
+    (
+        _STATE.FRESH,
+        _STATE.AUTHENTICATING,
+        _STATE.VERIFYING,
+        _STATE.GREETED,
+        _STATE.CHALLENGED,
+    )
+)
 """The states before the client is authenticated."""

@@ -21,6 +21,7 @@ from maitred.protocol import cql
 from maitred.protocol.description import agree
 from maitred.protocol.frames import COMPRESSED, CUSTOM_PAYLOAD, Frame, Opcode
 from maitred.protocol.notation import Reader
+from maitred.security.directory import GATEWAY_IDENTITY
 from maitred.security.permissions import EVERYTHING
 from maitred.security.users import CREDENTIALS_IGNORED
 
@@ -35,6 +36,15 @@ OWN_OPCODES: Final = 0x40
 
 _STATEMENTS: Final = frozenset((Opcode.PREPARE, Opcode.EXECUTE, Opcode.BATCH))
 """Requests of CQL for statements over data, which drivers know and this node does not serve."""
+
+
+NODE: Final = "node"
+GATEWAY_ROLE: Final = "gateway"
+ROLES: Final = frozenset((NODE, GATEWAY_ROLE))
+"""What a process of another node can be: a shard, or a gateway."""
+
+MEMBER_LETTERS_MAX: Final = 64
+"""Longest id of a member that is kept; ours have sixteen letters."""
 
 
 class Handshake(Accepted):
@@ -83,6 +93,7 @@ class Handshake(Accepted):
         options = cql.decode_startup(body)
         if options.get("COMPRESSION"):
             raise InvalidArgument("Compression is not spoken here.")
+        self._agreed_version = 0  # an earlier STARTUP, which was refused, may have named one
         spoken = options.get("MAITRED_VERSION")
         if spoken is not None:
             try:
@@ -91,6 +102,9 @@ class Handshake(Accepted):
                 raise ProtocolViolation(
                     f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
                 ) from None
+        if cql.ROLE in options:
+            self._greet(stream, options)
+            return
         # A client that has credentials is asked for them, even if its certificate names a user.
         known = None if cql.LOGIN in options else self.shard.certified(self.transport)
         if known is not None:
@@ -106,6 +120,48 @@ class Handshake(Accepted):
             self.permissions = EVERYTHING
             self._become_ready()
             self.send(0, stream, Opcode.READY, b"")
+
+    def _greet(self, stream: int, options: dict[str, str]) -> None:
+        """Ask a process of another node to prove that it belongs to the cluster."""
+        role, prover = options[cql.ROLE], self.shard.prover
+        if prover is None:
+            raise InvalidArgument(
+                "This node belongs to no cluster.", remedy="Connect as a client or a user."
+            )
+        if role not in ROLES:
+            raise InvalidArgument(f"There is no role {role[:60]!r} in a cluster.")
+        if not self._agreed_version:
+            raise ProtocolViolation("A process of another node has to say MAITRED_VERSION.")
+        self.happen(ConnectionEvent.GREET)
+        self._proving = prover(role)
+        self.member = options.get(cql.MEMBER, "")[:MEMBER_LETTERS_MAX]
+        body = cql.encode_authenticate(cql.CLUSTER_AUTHENTICATOR)
+        self.send(0, stream, Opcode.AUTHENTICATE, body)
+
+    def _challenge(self, stream: int, body: bytes) -> None:
+        assert self._proving is not None  # noqa: S101 - the table of states says so
+        challenge = self._proving.challenge(cql.decode_token(body))
+        self.happen(ConnectionEvent.CHALLENGE)
+        self.send(0, stream, Opcode.AUTH_CHALLENGE, cql.encode_token(challenge))
+
+    def _proof(self, stream: int, body: bytes) -> None:
+        shown = cql.decode_token(body)
+        proving, self._proving = self._proving, None
+        assert proving is not None  # noqa: S101 - the table of states says so
+        if not proving.accepts(shown):
+            problem = Unauthenticated(
+                "The process did not prove that it belongs to this cluster.",
+                remedy="Nodes of a cluster share a database, which has the cluster's secret.",
+            )
+            self.shard.authenticator.refuse(f"cluster {proving.role}", self.source, problem)
+            self.say_farewell(problem, stream)
+            return
+        if proving.role == NODE:
+            self._become_ready()
+            self._become_peer(self.member)
+        else:
+            self._logged_in(GATEWAY_IDENTITY, self.source)
+        self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
 
     def _auth_response(self, stream: int, body: bytes) -> None:
         user, secret = cql.decode_credentials(body)
@@ -146,6 +202,8 @@ class Handshake(Accepted):
     def _register(self, stream: int, body: bytes) -> None:
         self.events |= frozenset(cql.decode_register(body))
         self.send(0, stream, Opcode.READY, b"")
+        if cql.VIEW in self.events:
+            self.tell_view()
         if self.shard.draining:  # the others heard it when the drain began
             self.announce_drain()
 
@@ -161,6 +219,10 @@ class Handshake(Accepted):
         (ConnectionState.AUTHENTICATING, Opcode.OPTIONS): _options,
         (ConnectionState.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
         (ConnectionState.VERIFYING, Opcode.OPTIONS): _options,
+        (ConnectionState.GREETED, Opcode.OPTIONS): _options,
+        (ConnectionState.GREETED, Opcode.AUTH_RESPONSE): _challenge,
+        (ConnectionState.CHALLENGED, Opcode.OPTIONS): _options,
+        (ConnectionState.CHALLENGED, Opcode.AUTH_RESPONSE): _proof,
         (ConnectionState.READY, Opcode.OPTIONS): _options,
         (ConnectionState.READY, Opcode.REGISTER): _register,
         (ConnectionState.READY, Opcode.QUERY): _query,

@@ -32,14 +32,17 @@ from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deferred_reply import HeldHere, node_fault
 from maitred.node.deletion import Deletion
+from maitred.node.owners import Owners
 from maitred.node.partitions import Partitions
 from maitred.node.peer_calls import PeerCall
-from maitred.node.peers import Peer
+from maitred.node.peer_table import Peers
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
+from maitred.node.remote_peer import ClusterCredentials
 from maitred.node.request_table import RequestTable
+from maitred.node.shard_membership import ShardMembership
 from maitred.node.shard_requests import ShardRequests
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
@@ -50,10 +53,7 @@ from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
-from maitred.protocol.messages import (
-    HomeHint,
-    with_home,
-)
+from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
@@ -74,14 +74,18 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
+    from maitred.membership.view import ClusterView
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.dispatched import Dispatched
     from maitred.node.peer_calls import Done, ShardQuestion
+    from maitred.node.shard_membership import ViewListener
     from maitred.node.shard_place import ShardPlace
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import NodeReloaded
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
+    from maitred.security.cluster_proof import ListenerProof
     from maitred.security.directory import Identity
     from maitred.security.reload import Reloadable
     from maitred.settings import Node
@@ -123,8 +127,10 @@ class Shard:
         source_port_socket: socket.socket | None = None,
         versions: tuple[int, ...] = VERSIONS,
         reload_node: Callable[[], Awaitable[NodeReloaded]] | None = None,
+        peer_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`reload_node` reloads every process of the node; without it the shard reloads alone."""
+        """`reload_node` reloads every process of the node; without it the shard reloads alone.
+        `peer_tls` returns the context for connections to other nodes of the cluster."""
         self.loop = asyncio.get_running_loop()
         self.place = place
         self.number = place.number
@@ -167,10 +173,6 @@ class Shard:
             tls=tls is not None,
         )
         self.supported_body = cql.encode_supported(self.description.supported())
-        self.homes_told = tuple(
-            with_home(HomeHint(str(place.node), number), b"") for number in range(place.shards)
-        )
-        """The bytes before a forwarded answer, which name the owner, by the owner's number."""
         self.connections: dict[Accepted, None] = {}
         """The open connections, in the order of arrival."""
         self.client_connections = 0
@@ -218,14 +220,29 @@ class Shard:
         self._source_port_socket = source_port_socket
         change = GradualChange.parse(settings.spread_batch, int)
         homes = Homes(place.shards, self.description.ignore_msb, change)
-        self._home = homes.home
-        self.settled = homes.settled
-        """Owners of partitions that never move, which saves a request the call of `owner_of`."""
-        self._peers = {
-            number: Peer(self.loop, number, path, settings.limits)
-            for number, path in enumerate(place.peer_paths)
-            if number != place.number
-        }
+        self.owners = Owners(place, homes)
+        self.settled = self.owners.settled
+        """Owner numbers of partitions that do not move within the view, which saves a request the
+        call of `owner_of`."""
+        self.homes_told = self.owners.homes_told
+        """The bytes before a forwarded answer, which name the owner, by owner number."""
+        self.clustered = self.owners.clustered
+        """Whether the node belongs to a cluster."""
+        self.membership = ShardMembership(self, place, self.owners, surroundings)
+        self._table.include(self.membership.requests)
+        self._peers = Peers(
+            self,
+            self.owners,
+            ClusterCredentials(
+                place.member,
+                bytes.fromhex(place.cluster_secret),
+                surroundings.secret,
+                peer_tls,
+                versions,
+            )
+            if self.clustered
+            else None,
+        )
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._parts: dict[str, ShardPart] = {}
@@ -348,8 +365,7 @@ class Shard:
             task.cancel()
         if self._bearers is not None:
             self._bearers.close()
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
         for connection in list(self.connections):
             connection.abort()
 
@@ -410,37 +426,132 @@ class Shard:
         return sum(len(connection.under_way) for connection in self.connections)
 
     def owner_of(self, message: AnyRequest) -> int:
-        """Return the shard that the request belongs to; raise a typed error for a request that can
-        belong to none."""
+        """Return the owner number of the shard that the request belongs to; raise a typed error for
+        a request that can belong to none."""
         if isinstance(message, PartitionRequest):
             address = (message.namespace, message.queue, message.queue_type, message.partition)
-            return self._home(address, self._wall_clock()).shard
+            return self.owners.home(address, self._wall_clock())[0]
         if message.shard >= self.place.shards:
             raise InvalidArgument(
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."
             )
+        if self.owners.dead and message.opcode not in ALSO_OF_THE_DEAD:
+            raise self.owners.refusal() or node_fault()
         return message.shard
 
     def moves_at(self, key: PartitionKey) -> float:
-        """Return the wall-clock time at which the partition gets another home; infinity: never."""
-        return self._home(key, self._wall_clock()).until
+        """Return the wall-clock time at which the partition gets another owner within the present
+        view; infinity: never."""
+        return self.owners.moves_at(key, self._wall_clock())
+
+    def owner_number(self, member_id: str, shard: int) -> int:
+        """Return the owner number of a shard of a member of the cluster; raise `Unavailable` if the
+        view does not have the member."""
+        return self.owners.number_of(member_id, shard)
+
+    def member_of(self, owner: int) -> str:
+        """Return the id of the member with this owner number; empty without a cluster."""
+        return self.owners.owner(owner).member
+
+    def owner_name(self, owner: int) -> str:
+        """Return the name of a shard for people, by its owner number."""
+        return self.owners.name(owner)
+
+    def is_here(self, owner: int) -> bool:
+        """Whether the shard with this owner number belongs to this node."""
+        return owner < self.place.shards
 
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
         """Forward a request to its owner."""
         self.forwarded += 1
-        self._peers[work.owner].forward(work, message, deadline)
+        peer = self._peers.known.get(work.owner)
+        if peer is None:
+            self._peers.forward(work, message, deadline)
+        else:
+            peer.forward(work, message, deadline)
 
-    def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
-        """Send a request of this shard to the shard that it belongs to, perhaps this one. `done` is
-        called once, with the answer or an error, and never before this has returned."""
-        owner = self.owner_of(message)
+    def dispatch(self, work: Dispatched, message: AnyRequest, deadline: float) -> None:
+        """Send a request to the shard that owns it by the present view, or serve it here."""
+        if self.loop.time() >= deadline:
+            work.expired()
+            return
+        if not work.addressed:
+            try:
+                work.owner = self.owner_of(message)
+            except MaitredError as problem:
+                work.stop(problem)
+                return
+        if work.owner == self.number:
+            work.serve(message, deadline)
+        else:
+            self._peers.forward(work, message, deadline)
+
+    def ask(
+        self, message: AnyRequest, seconds: float, done: Done, owner: int | None = None
+    ) -> ShardQuestion:
+        """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
+        one with this owner number. `done` is called once, with the answer or an error, and never
+        before this has returned."""
+        to = self.owner_of(message) if owner is None else owner
+        if owner is not None and not isinstance(message, PartitionRequest):
+            message.shard = self.owners.owner(owner).shard
         message.timeout_milliseconds = ceil(seconds * 1000)
-        if owner == self.number:
+        if to == self.number:
             here = HeldHere(self.loop, lambda: self.holders[message.opcode](message, here), done)
             return here
-        call = PeerCall(owner, message.opcode, done)
-        self._peers[owner].forward(call, message, self.loop.time() + seconds)
+        call = PeerCall(self, to, message.opcode, done, addressed=owner is not None)
+        self._peers.forward(call, message, self.loop.time() + seconds)
         return call
+
+    # The cluster
+
+    @property
+    def view(self) -> ClusterView | None:
+        """The newest view of the cluster that the shard has adopted; None before the first, and
+        without a cluster."""
+        return self.owners.view
+
+    @property
+    def view_version(self) -> int:
+        """The version of the view; 0 without one."""
+        return self.owners.version
+
+    @property
+    def view_event(self) -> bytes:
+        """The body of the EVENT with the view; empty without one."""
+        return self.owners.view_event
+
+    @property
+    def view_listeners(self) -> list[ViewListener]:
+        """Called with the previous view and the new one when the shard has adopted a view."""
+        return self.membership.listeners
+
+    @property
+    def lease_until(self) -> float:
+        """Until when the node's lease may be trusted, by the boot clock; infinity without a
+        cluster."""
+        return self.membership.lease_until
+
+    @property
+    def prover(self) -> Callable[[str], ListenerProof] | None:
+        """Begins this member's end of the mutual proof with a process of another node that has this
+        role; None without a cluster."""
+        return self.membership.prover
+
+    def adopt(self, view: ClusterView) -> None:
+        """Place partitions by this view, if it is newer than the present one."""
+        if self.membership.adopt(view):
+            self.tables.adopt(view, self.place.member)
+            self._peers.view_adopted()
+
+    def renew_lease(self, until: float) -> None:
+        """Trust the node's lease until this time of the boot clock."""
+        self.membership.renew_lease(until)
+
+    def trusted(self) -> bool:
+        """Whether the node's lease has not run out, so that no other node has its partitions;
+        always true without a cluster."""
+        return self.membership.trusted()
 
     def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
         """Return the user to whom the connection's client certificate is mapped."""
@@ -461,7 +572,8 @@ class Shard:
         }
         logins = {"waiting": self.authenticator.waiting}
         parts = {name: part.statistics() for name, part in self._parts.items()}
-        return {"memory": memory, "logins": logins, **parts}
+        links = {"links": self._peers.statistics()} if self.clustered else {}
+        return {"memory": memory, "logins": logins, **links, **parts}
 
     # Once a second
 
@@ -473,6 +585,7 @@ class Shard:
             await asyncio.sleep(interval)
             self._guarded(self.own_requests.look)
             self._guarded(self._look_at_files)
+            self._guarded(self._peers.look, self.loop.time())
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
                 now, moment = self.loop.time(), self._wall_clock()
@@ -521,6 +634,9 @@ class Shard:
                 connection.identity = identity
                 connection.permissions = identity.permissions
 
+
+ALSO_OF_THE_DEAD: Final = frozenset({Opcode.STATUS, Opcode.TELL_VIEW, Opcode.CLUSTER})
+"""The requests to a shard that it still answers when the cluster has declared its node dead."""
 
 FAREWELL_SECONDS: Final = 3.0
 """How long a stopping shard waits for clients to close after its last frame."""

@@ -1,9 +1,9 @@
-"""Permits: counts the queries in flight across the node, of users and queues that have a limit.
+"""Permits: counts the queries in flight of users and queues that have a limit, across the cluster.
 
-One shard of the node counts each name; a hash of the name selects it. The shard that receives a
-slot request takes permits there first. Once a slot is reserved, the permit becomes the
-reservation's token and belongs to the shard that reserved the slot: the worker reports to that
-shard which reservations run and which have ended.
+One shard counts each name; the name selects it, as the routing key of a partition selects its
+owner. The shard that receives a slot request takes permits there first. Once a slot is reserved,
+the permit becomes the reservation's token and belongs to the shard that reserved the slot: the
+worker reports to that shard which reservations run and which have ended.
 
 Each report has a proof that the reservation was made for this worker
 (`maitred.matching.reservation_proofs`), so that no worker can fill or empty a limit with the tokens
@@ -13,6 +13,10 @@ restarted shard verifies it with the store's key.
 Every holder of permits repeats its report, and a permit without reports expires
 (`maitred.matching.permits`). Messages may therefore get lost, and shards, workers and gateways die,
 in any order: the counts are correct again within seconds.
+
+When the view of the cluster changes, some names are counted elsewhere. Every holder reports its
+permits to the new counters at once, and a new counter gives out nothing before the holders had the
+time to do so: requests wait for it.
 """
 
 from __future__ import annotations
@@ -23,15 +27,16 @@ from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import MaitredError, Overloaded, Unavailable
+from maitred.errors import MaitredError, NotOwner, Unavailable
 from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
-from maitred.node.deferred_reply import node_fault
+from maitred.membership.view import MemberState
 from maitred.node.peer_calls import ASK_SECONDS
+from maitred.node.permit_taking import PermitQuestion, PermitTaking
 from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Count, Counted
-from maitred.routing.fingerprint import fingerprint32
+from maitred.wire.alarm import TIMER_SLACK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,12 +44,14 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.slots import AllocatedSlot
+    from maitred.membership.homes import ClusterHomes
+    from maitred.membership.view import ClusterView
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.permit_taking import Taken
     from maitred.node.query_limits import Limit
-    from maitred.node.shard_services import AskingShard
+    from maitred.node.shard_services import CountingShard
     from maitred.surroundings import Surroundings
 
-    Taken = Callable[[list[bytes]], None]
     Verify = Callable[[bytes, bytes], bool]
     """Returns whether this is the proof that a worker got with the token."""
 
@@ -54,9 +61,6 @@ RENEW_SECONDS: Final = LEASE_SECONDS / 4
 ROOM_SECONDS: Final = 0.25
 """How long a request waits for a permit. A gateway that got an answer and asks again may be faster
 than the worker's report of the end, which takes a millisecond, or a little more under load."""
-
-RETRY_SECONDS: Final = 0.5
-"""The `retry_after` of the refusal, as gateways have it: the end of a query cannot be predicted."""
 
 PERMIT_BYTES: Final = 16
 
@@ -101,7 +105,7 @@ class ShardPermits:
     """Counts permits at one shard: those of the names that it counts for the node, and those that
     it holds itself."""
 
-    def __init__(self, shard: AskingShard, surroundings: Surroundings) -> None:
+    def __init__(self, shard: CountingShard, surroundings: Surroundings) -> None:
         self.shard = shard
         self._loop = shard.loop
         self._secret = surroundings.secret
@@ -111,6 +115,10 @@ class ShardPermits:
         """Requests that wait for a permit, by name, in the order of arrival."""
         self._knows_at = self._loop.time() + LEASE_SECONDS if shard.place.restarts else -inf
         """When a restarted shard has got all reports of running queries."""
+        self._earlier: list[tuple[ClusterHomes | None, float]] = []
+        """Who counted what by the views that were replaced a moment ago (None: it is not known),
+        each with the time at which the reports of all holders have reached the new counters."""
+        shard.view_listeners.append(self._view_changed)
         self._permits: dict[bytes, _Permit] = {}
         self._over: OrderedDict[bytes, None] = OrderedDict()
         """Tokens of reservations whose end was reported, the latest last."""
@@ -121,9 +129,10 @@ class ShardPermits:
         self._beats = False
         self.requests = RequestTable(holders={Opcode.COUNT: self._count})
 
-    def shard_of(self, name: str) -> int:
-        """Return the number of the shard that counts for this name."""
-        return fingerprint32(name) % self.shard.place.shards
+    def counter_of(self, name: str) -> int:
+        """Return the owner number of the shard that counts for this name; raise `Unavailable` if
+        the cluster has none."""
+        return self.shard.owners.keeper(name)
 
     # Permits that this shard holds
 
@@ -142,7 +151,7 @@ class ShardPermits:
         slots = min(slots, self._portion, *(limit.most for limit in limits))
         drawn = self._secret(slots * PERMIT_BYTES)
         permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
-        _Taking(self, limits, permits, held, then).go_on()
+        PermitTaking(self, limits, permits, held, then).go_on()
 
     def reserve(
         self, names: tuple[str, ...], permit: bytes, reserved: AllocatedSlot, seconds: float
@@ -246,9 +255,13 @@ class ShardPermits:
     # Reports to the counting shards
 
     def _changed(self, name: str, permits: Iterable[bytes], *, held: bool) -> None:
+        try:
+            number = self.counter_of(name)
+        except Unavailable:
+            return  # held permits are reported again when the cluster has a view
         if not self._changes:
             self._loop.call_soon(self._tell_all)
-        names = self._changes.setdefault(self.shard_of(name), {})
+        names = self._changes.setdefault(number, {})
         names.setdefault(name, {}).update(dict.fromkeys(permits, held))
 
     def _tell_all(self) -> None:
@@ -267,23 +280,65 @@ class ShardPermits:
                 self._note(held, over)
             else:
                 # If a report is lost, the next one repeats held permits, and ended ones expire.
-                self.shard.ask(Count(number, 0, held, over), ASK_SECONDS, lambda _: None)
+                message = Count(number, 0, held, over)
+                self.shard.ask(message, ASK_SECONDS, lambda _: None, number)
 
     def ask(
         self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
     ) -> None:
         """Send the pending reports to the counting shard, and ask it for permits."""
-        number = self.shard_of(limit.name)
+        if self.shard.owners.clustered:
+            PermitQuestion(self, limit, permits, done).go_on()
+        else:
+            self.ask_counter(limit, permits, done)
+
+    def ask_counter(
+        self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
+    ) -> None:
+        """Ask the shard that counts by the present view; raise `Unavailable` if there is none."""
+        number = self.counter_of(limit.name)
         self._tell(number, self._changes.pop(number, {}))
         message = Count(number, 0, {}, {}, limit.name, limit.most, permits)
-        self.shard.ask(message, ASK_SECONDS, done)
+        self.shard.ask(message, ASK_SECONDS, done, number)
 
     def give_back(self, names: Iterable[str], permits: Sequence[bytes]) -> None:
         """Give back permits that led to no reservation."""
         for name in names:
             self._changed(name, permits, held=False)
 
-    # Permits that this shard counts for the node
+    # Changes of the view
+
+    def _view_changed(self, before: ClusterView | None, view: ClusterView) -> None:  # noqa: ARG002
+        """Report what this shard holds to the shards that count it from now on."""
+        now = self._loop.time()
+        previous = self.shard.owners.previous
+        own = self.shard.place.member
+        alone = all(one.id == own or one.state is MemberState.JOINING for one in view.members)
+        self._earlier = [one for one in self._earlier if one[1] > now]
+        # The first node of a cluster has nobody to wait for.
+        if previous is not None or not alone:
+            self._earlier.append((previous, now + LEASE_SECONDS))
+        changes, self._changes = self._changes, {}
+        for names in changes.values():
+            for name, permits in names.items():
+                for still in (True, False):
+                    some = [one for one, held in permits.items() if held is still]
+                    if some:
+                        self._changed(name, some, held=still)
+        self._speak(now)
+
+    def _counts_from(self, name: str, now: float) -> float:
+        """Return from when on this shard knows all permits of a name that it counts."""
+        self._earlier = [one for one in self._earlier if one[1] > now]
+        mine = self.shard.place.member, self.shard.number
+        known = -inf
+        for homes, until in self._earlier:
+            member, shard = (None, 0) if homes is None else homes.keeper(name)
+            if member is None or (member.id, shard) != mine:
+                known = max(known, until)
+        return known
+
+    # Permits that this shard counts for the cluster
 
     def _count(self, message: Count, held: DeferredReply) -> None:
         self._note(message.held, message.over)
@@ -297,18 +352,32 @@ class ShardPermits:
                 "what is under way.",
                 remedy=f"Ask again in {self._knows_at - now:.1f} s.",
             )
+        if self.shard.owners.clustered and self.counter_of(message.name) != self.shard.number:
+            raise NotOwner("Another shard counts these queries.")
         if message.name not in self._wishes:
             granted = self._granted(message, now)
             if granted:
                 held.answer(Counted(granted))
                 return
+        wait = ROOM_SECONDS
+        known = self._counts_from(message.name, now) if self._earlier else now
+        if known > now:
+            wait += known - now
+            self._loop.call_at(known + TIMER_SLACK_SECONDS, self._counts, message.name)
         wish: _Wish
-        timer = self._loop.call_later(ROOM_SECONDS, lambda: self._no_room(wish))
+        timer = self._loop.call_later(wait, lambda: self._no_room(wish))
         wish = _Wish(message, held, timer)
         self._wishes.setdefault(message.name, {})[wish] = None
         held.on_stop = lambda: self._forget(wish)
 
+    def _counts(self, name: str) -> None:
+        """Serve the requests that waited until this shard knew all permits of the name."""
+        if name in self._wishes:
+            self._let_in(name, self._loop.time())
+
     def _granted(self, message: Count, now: float) -> int:
+        if self._earlier and self._counts_from(message.name, now) > now:
+            return 0
         granted = self._counter.take(message.name, message.limit, message.wanted, now)
         if granted:
             self._begin_to_beat()
@@ -344,61 +413,3 @@ class ShardPermits:
             waiting.pop(wish, None)
             if not waiting:
                 del self._wishes[wish.message.name]
-
-
-class _Taking:
-    """Takes the permits of one request, of one limit after the other."""
-
-    def __init__(
-        self,
-        counting: ShardPermits,
-        limits: Sequence[Limit],
-        permits: list[bytes],
-        held: DeferredReply,
-        then: Taken,
-    ) -> None:
-        self._counting = counting
-        self._limits = limits
-        self._permits = permits
-        self._held = held
-        self._then = then
-        self._taken: tuple[str, ...] = ()
-        """The names of the limits that granted permits."""
-
-    def go_on(self) -> None:
-        """Ask for permits of the next limit, or finish."""
-        if len(self._taken) < len(self._limits):
-            limit = self._limits[len(self._taken)]
-            self._counting.ask(limit, self._permits, self._answered)
-            return
-        self._counting.wait(self._taken, self._permits, self._held)
-        try:
-            self._then(self._permits)
-        except MaitredError as problem:
-            self._counting.free(self._permits)
-            self._held.refuse(problem)
-        except Exception:
-            self._counting.free(self._permits)
-            self._held.refuse(node_fault())
-            raise
-
-    def _answered(self, outcome: Struct | MaitredError) -> None:
-        limit = self._limits[len(self._taken)]
-        granted = outcome.granted if isinstance(outcome, Counted) else 0
-        counting = self._counting
-        counting.give_back(self._taken, self._permits[granted:])
-        self._permits = self._permits[:granted]
-        if not self._held.wanted:  # the gateway has left meanwhile
-            counting.give_back((*self._taken, limit.name), self._permits)
-        elif granted:
-            self._taken = (*self._taken, limit.name)
-            self.go_on()
-        elif isinstance(outcome, MaitredError):
-            self._held.refuse(outcome)
-        else:
-            self._held.refuse(
-                Overloaded(
-                    f"{limit.who} has {limit.most:,} queries under way, as many as allowed.",
-                    retry_after=RETRY_SECONDS,
-                )
-            )

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
+    from maitred.membership.view import ClusterView
+    from maitred.node.owners import Owners
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.request_table import Holder
+    from maitred.node.shard_membership import ViewListener
     from maitred.node.shard_place import ShardPlace
     from maitred.protocol.description import Description
     from maitred.protocol.messages import AnyRequest
@@ -67,12 +70,50 @@ class AskingShard(PlacedShard, Protocol):
     def number(self) -> int:
         """The number of the shard."""
 
-    def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
-        """Send a request of this shard to the shard that it belongs to, perhaps this one. `done` is
-        called once, with the answer or an error, and never before this has returned."""
+    def ask(
+        self, message: AnyRequest, seconds: float, done: Done, owner: int | None = None
+    ) -> ShardQuestion:
+        """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
+        one with this owner number. `done` is called once, with the answer or an error, and never
+        before this has returned."""
 
 
-class PartitionShard(AskingShard, ConfiguredShard, DriverShell, Protocol):
+class ClusterShard(Protocol):
+    """The shard as parts use it that follow the cluster."""
+
+    @property
+    def owners(self) -> Owners:
+        """Finds the owners of partitions by the view."""
+
+    @property
+    def view(self) -> ClusterView | None:
+        """The newest view of the cluster that the shard has adopted; None before the first, and
+        without a cluster."""
+
+    @property
+    def view_listeners(self) -> list[ViewListener]:
+        """Called with the previous view and the new one when the shard has adopted a view."""
+
+    def trusted(self) -> bool:
+        """Whether the node's lease has not run out, so that no other node has its partitions;
+        always true without a cluster."""
+
+    def owner_number(self, member_id: str, shard: int) -> int:
+        """Return the owner number of a shard of a member of the cluster; raise `Unavailable` if the
+        view does not have the member."""
+
+    def member_of(self, owner: int) -> str:
+        """Return the id of the member with this owner number; empty without a cluster."""
+
+    def owner_name(self, owner: int) -> str:
+        """Return the name of a shard for people, by its owner number."""
+
+
+class CountingShard(ClusterShard, AskingShard, Protocol):
+    """The shard as the permits that it counts and holds use it."""
+
+
+class PartitionShard(ClusterShard, AskingShard, ConfiguredShard, DriverShell, Protocol):
     """The shard as its partitions and the requests to them use it."""
 
     @property
@@ -89,14 +130,16 @@ class PartitionShard(AskingShard, ConfiguredShard, DriverShell, Protocol):
 
     @property
     def settled(self) -> dict[PartitionAddress | tuple[str, str, int, int], int]:
-        """Owners of partitions that never move, which saves a request the call of `owner_of`."""
+        """Owner numbers of partitions that do not move within the view, which saves a request the
+        call of `owner_of`."""
 
     def owner_of(self, message: AnyRequest) -> int:
-        """Return the shard that the request belongs to; raise a typed error for a request that can
-        belong to none."""
+        """Return the owner number of the shard that the request belongs to; raise a typed error for
+        a request that can belong to none."""
 
     def moves_at(self, key: PartitionKey) -> float:
-        """Return the wall-clock time at which the partition gets another home; infinity: never."""
+        """Return the wall-clock time at which the partition gets another owner within the present
+        view; infinity: never."""
 
     def count_error(self, code: str) -> None:
         """Count an error that was sent as an answer."""

@@ -1,6 +1,7 @@
 """The tables that a stock driver reads to learn about the cluster.
 
-`system.local` is this node, and `system.peers` are the others (none yet: membership comes later).
+`system.local` is this node, and `system.peers` are the other members of its cluster. A member that
+announces a host name, not an IP address, is not among them: the column holds addresses only.
 The tables of `system_schema` describe these tables themselves and nothing else: drivers read them
 when they connect, and cqlsh shows no row of a table that they do not list. Only plain SELECTs of
 them are understood.
@@ -9,9 +10,12 @@ them are understood.
 from __future__ import annotations
 
 import re
+import uuid as identity
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArgument, UnknownRequest
+from maitred.membership.view import MemberState
 from maitred.protocol.cql import (
     BOOLEAN,
     INET,
@@ -25,9 +29,12 @@ from maitred.protocol.cql import (
     encode_rows,
 )
 from maitred.protocol.description import CQL_VERSION, PARTITIONER
+from maitred.routing.tokens import token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from maitred.membership.view import ClusterView
 
 # For statements with single spaces: a pattern that has to share out runs of them among its parts
 # tries every way to do so, which takes hours for some thousand spaces.
@@ -155,6 +162,30 @@ class SystemTables:
             ],
         }
 
+    def adopt(self, view: ClusterView, own: str) -> None:
+        """Describe the members of this view; `own` is the id of this node's member."""
+        self._local["cluster_name"] = view.cluster
+        rows: list[dict[str, Value]] = []
+        for member in view.members:
+            tokens = frozenset((str(token(member.name.encode())),))
+            if member.id == own:
+                self._local["tokens"] = tokens
+            elif member.state is not MemberState.JOINING and _is_address(member.host):
+                rows.append(
+                    {
+                        "peer": member.host,
+                        "data_center": "local",
+                        "host_id": _uuid(member.node),
+                        "preferred_ip": None,
+                        "rack": "local",
+                        "release_version": RELEASE,
+                        "rpc_address": member.host,
+                        "schema_version": SCHEMA_VERSION,
+                        "tokens": tokens,
+                    }
+                )
+        self._rows["system", "peers"] = rows
+
     def select(self, statement: str, address: str) -> bytes:
         """Return the body of the RESULT; raise `UnknownRequest` or `InvalidArgument`.
 
@@ -182,6 +213,22 @@ class SystemTables:
         return encode_rows(
             keyspace, table, shown, [[row[column.name] for column in shown] for row in rows]
         )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _uuid(node: str) -> bytes:
+    """Return the identity of a node as the bytes of a UUID."""
+    try:
+        return identity.UUID(node).bytes
+    except ValueError:
+        return bytes(16)
 
 
 def _chosen(names: str, columns: Sequence[Column]) -> Sequence[Column]:

@@ -44,6 +44,10 @@ ROLE: Final = "MAITRED_ROLE"
 """The option of STARTUP with which a process of another node says what it is: `node` or `gateway`.
 It then proves that it knows the cluster's secret (`security/cluster_proof.py`)."""
 
+MEMBER: Final = "MAITRED_MEMBER"
+"""The option of STARTUP with which a process of another node says to which member of the cluster it
+belongs, so that its connections end when the cluster declares that member dead."""
+
 CLUSTER_AUTHENTICATOR: Final = "maitred.cluster"
 """The authenticator's name in the AUTHENTICATE that answers a STARTUP with `ROLE`."""
 
@@ -107,9 +111,20 @@ def decode_supported(body: bytes) -> dict[str, list[str]]:
     return Reader(body).string_multimap()
 
 
-def encode_authenticate() -> bytes:
+def encode_authenticate(authenticator: str = PASSWORD_AUTHENTICATOR) -> bytes:
     """Return the body of AUTHENTICATE, which asks the client for credentials."""
-    return string(PASSWORD_AUTHENTICATOR)
+    return string(authenticator)
+
+
+def encode_token(token: bytes) -> bytes:
+    """Return the body of AUTH_CHALLENGE or AUTH_RESPONSE with these bytes."""
+    return blob(token)
+
+
+def decode_token(body: bytes) -> bytes:
+    """Return the bytes of AUTH_CHALLENGE or AUTH_RESPONSE; raise `ProtocolViolation` if the body is
+    malformed."""
+    return Reader(body).blob() or b""
 
 
 def encode_credentials(user: str, secret: str) -> bytes:

@@ -245,20 +245,24 @@ class Authenticator:
             login.found.set_result(found)
 
     def _refused(self, login: Login, problem: MaitredError) -> None:
-        """Count the refusal, and log it at most once a second: strangers must not flood the log."""
+        self.refuse(login.user, login.source, problem)
+
+    def refuse(self, user: str, source: Source, problem: MaitredError) -> None:
+        """Count a refused login, and log it at most once a second: strangers must not flood the
+        log."""
         self.outcomes["wrong" if isinstance(problem, Unauthenticated) else problem.code] += 1
         if self._audit is not None:
             self._audit.record(
                 "login",
-                user=login.user[:NAME_LETTERS],
-                source=login.source,
+                user=user[:NAME_LETTERS],
+                source=source,
                 allowed=False,
                 details={"reason": problem.code},
             )
         self._failed_warning.say(
             self._loop.time(),
-            peer=str(login.source),
-            user=login.user[:NAME_LETTERS],
+            peer=str(source),
+            user=user[:NAME_LETTERS],
             code=problem.code,
         )
 

@@ -16,6 +16,8 @@ import hmac
 from hashlib import sha256
 from typing import Final, Literal
 
+from maitred.errors import ProtocolViolation, Unauthenticated
+
 NONCE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
 
@@ -41,3 +43,74 @@ def cluster_proof(
 def is_proof(shown: bytes, expected: bytes) -> bool:
     """Return whether the proof is the expected one, in constant time."""
     return hmac.compare_digest(shown, expected)
+
+
+class DiallerProof:
+    """The dialling end of one mutual proof."""
+
+    def __init__(self, secret: bytes, nonce: bytes, role: str, listener: str) -> None:
+        """`nonce` has `NONCE_BYTES` fresh random bytes; `listener` is the id of the member that the
+        process wants to reach."""
+        self._secret = secret
+        self.nonce = nonce
+        self._role = role
+        self._listener = listener
+
+    def answer(self, challenge: bytes) -> bytes:
+        """Return this end's proof for the challenge of the listening end; raise `Unauthenticated`
+        unless the listening end is that member of this cluster."""
+        if len(challenge) == NONCE_BYTES + PROOF_BYTES:
+            nonce, shown = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]
+            if is_proof(shown, self._proof("listener", nonce)):
+                return self._proof("dialler", nonce)
+        raise Unauthenticated(
+            f"The process at this address did not prove to be member {self._listener} of the "
+            "cluster.",
+            remedy="Another node, or a later start of the node, has the address now; or it "
+            "belongs to another cluster.",
+        )
+
+    def _proof(self, direction: Direction, listener_nonce: bytes) -> bytes:
+        return cluster_proof(
+            self._secret,
+            direction,
+            dialler_nonce=self.nonce,
+            listener_nonce=listener_nonce,
+            role=self._role,
+            listener=self._listener,
+        )
+
+
+class ListenerProof:
+    """The listening end of one mutual proof."""
+
+    def __init__(self, secret: bytes, nonce: bytes, role: str, listener: str) -> None:
+        """`nonce` has `NONCE_BYTES` fresh random bytes; `role` is what the dialling process says it
+        is; `listener` is this member's id."""
+        self._secret = secret
+        self._nonce = nonce
+        self.role = role
+        self._listener = listener
+        self._dialler_nonce = b""
+
+    def challenge(self, dialler_nonce: bytes) -> bytes:
+        """Return the challenge for this nonce of the dialling end: a nonce and this end's proof.
+        Raise `ProtocolViolation` unless it is a nonce."""
+        if len(dialler_nonce) != NONCE_BYTES:
+            raise ProtocolViolation(f"A nonce has {NONCE_BYTES} bytes.")
+        self._dialler_nonce = dialler_nonce
+        return self._nonce + self._proof("listener")
+
+    def accepts(self, shown: bytes) -> bool:
+        """Return whether the dialling end has shown that it knows the cluster's secret."""
+        return is_proof(shown, self._proof("dialler"))
+
+    def _proof(self, direction: Direction) -> bytes:
+        return cluster_proof(
+            self._secret,
+            direction,
+            dialler_nonce=self._dialler_nonce,
+            listener_nonce=self._nonce,
+            role=self.role,
+            listener=self._listener,
+        )
