@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred import __version__
-from maitred.client.credentials import ClusterCredentials
+from maitred.client.credentials import ClusterLogin
 from maitred.client.statistics import ShardCounts
 from maitred.errors import (
     ConnectionLost,
@@ -153,7 +153,7 @@ class Connection(Caller):
         description = _described(supported.body)
         version = agree(versions, description.versions)
         login: dict[str, str] = {}
-        if isinstance(credentials, ClusterCredentials):
+        if isinstance(credentials, ClusterLogin):
             login[cql.ROLE] = credentials.role
         elif credentials is not None:
             login[cql.LOGIN] = "1"
@@ -167,7 +167,7 @@ class Connection(Caller):
             }
         )
         answer = await self._exchange(Opcode.STARTUP, startup, Opcode.READY, Opcode.AUTHENTICATE)
-        if isinstance(credentials, ClusterCredentials):
+        if isinstance(credentials, ClusterLogin):
             await self._prove(answer, credentials, member)
         elif answer.opcode == Opcode.AUTHENTICATE:
             await self._authenticate(credentials)
@@ -176,7 +176,7 @@ class Connection(Caller):
         await self._exchange(Opcode.REGISTER, cql.encode_register([cql.DRAINING]), Opcode.READY)
         self._settle(description)
 
-    async def _prove(self, answer: Frame, credentials: ClusterCredentials, member: str) -> None:
+    async def _prove(self, answer: Frame, credentials: ClusterLogin, member: str) -> None:
         """Exchange proofs that both ends know the cluster's secret."""
         asked = answer.opcode == Opcode.AUTHENTICATE and Reader(answer.body).string()
         if asked != cql.CLUSTER_AUTHENTICATOR:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.client.address import HostPort
-    from maitred.client.credentials import AnyCredentials, ClusterCredentials
+    from maitred.client.credentials import AnyCredentials, ClusterLogin
     from maitred.settings import ClientSettings
 
 
@@ -31,7 +31,7 @@ class ConnectionTerms(NamedTuple):
 class MemberTerms(NamedTuple):
     """Terms of connections to members of the cluster that the client's address does not name."""
 
-    credentials: ClusterCredentials
+    credentials: ClusterLogin | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     """Makes the context for a new connection; None without TLS."""
 

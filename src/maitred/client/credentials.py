@@ -61,7 +61,7 @@ class TokenFile(NamedTuple):
         return Credentials(TOKEN_USER, text)
 
 
-class ClusterCredentials(NamedTuple):
+class ClusterLogin(NamedTuple):
     """The cluster's secret, with which a process of one node proves itself to another node.
 
     Neither end sends the secret, and the node proves itself first (`security/cluster_proof.py`).
@@ -74,7 +74,7 @@ class ClusterCredentials(NamedTuple):
     """Returns this number of random bytes."""
 
     def __repr__(self) -> str:
-        return f"ClusterCredentials(role={self.role!r}, secret='***')"
+        return f"ClusterLogin(role={self.role!r}, secret='***')"
 
     def nonce(self) -> bytes:
         """Return the first message of the exchange."""
@@ -104,7 +104,7 @@ class ClusterCredentials(NamedTuple):
         )
 
 
-AnyCredentials = Credentials | TokenFile | ClusterCredentials
+AnyCredentials = Credentials | TokenFile | ClusterLogin
 
 
 def token(text: str) -> Credentials:
