@@ -190,9 +190,10 @@ class Pool:
 
     def forward(self, call: Call, now: float) -> None:
         """Send a call that belongs to another node, which this node forwards."""
-        if call.pool is not None:
-            call.pool.counts(call.shard).fallbacks += 1
-        min(self.by_shard.values(), key=_in_flight).submit(call, now, self.room)
+        connection = min(self.by_shard.values(), key=_in_flight)
+        if call.pool is not None and call.shard == connection.shard:
+            call.pool.counts(call.shard).fallbacks += 1  # the connection counts those of others
+        connection.submit(call, now, self.room)
 
     def counts(self, shard: int) -> ShardCounts:
         """Return the counters of the shard."""
