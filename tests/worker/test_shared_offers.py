@@ -109,6 +109,8 @@ class House:
 
     # The client
 
+    clustered = False
+
     def place(self, partition: tuple[str, str, int, int]) -> tuple[str, int, float]:
         return "node", self.shards[partition[1]], inf
 

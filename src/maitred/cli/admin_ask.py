@@ -79,6 +79,7 @@ async def each(
 
 async def each_node(client: AsyncClient, message: AnyRequest) -> Answers[str, AnyAnswer]:
     """Ask every node of the cluster, by address; raise the first error if none answers."""
+    await client.members_known()
     nodes = [view.address for view in client.nodes()]
     answers = await each(nodes, lambda node: client.request(message, node=node))
     if not answers.found:

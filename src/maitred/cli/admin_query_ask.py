@@ -1,9 +1,9 @@
 """Naming, selecting and asking for queries.
 
 Each gateway numbers its queries and has a table of them, so a query is `gateway/sequence`; the
-number alone will do if only one gateway has such a query. Gateways keep a long poll at shard 0 of
-their nodes: the shard passes a command's request on to them, and waits a second for those that do
-not answer.
+number alone will do if only one gateway has such a query. Each gateway keeps a long poll at shard 0
+of one member of the cluster, or of each node of its address. A command asks every node; shard 0
+passes the request on to its gateways, and waits a second for those that do not answer.
 """
 
 from __future__ import annotations

@@ -60,6 +60,10 @@ class CallNode(Protocol):
         """The node's last description of itself; None before the first handshake."""
 
     @property
+    def closed(self) -> bool:
+        """Whether the node has left the cluster, or the client is closed."""
+
+    @property
     def line(self) -> OrderedDict[Call, None]:
         """Calls that wait for any connection to the node."""
 

@@ -10,20 +10,19 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from maitred.backoff import backoff_seconds
 from maitred.client.call import AwaitedCall, Call, PatientCall, ToldCall
 from maitred.client.connection_attempt import ConnectionTerms
 from maitred.client.long_poll import GRACE_SECONDS, LongPoll
 from maitred.client.pool import Pool
 from maitred.client.query_calls import Stream, read_any_rows, read_anything, written
 from maitred.client.query_gateway import QueryGateway
+from maitred.client.retries import may_retry, retry_delay
 from maitred.client.router import SILENT_SECONDS, Router, closed
 from maitred.client.statistics import NodeView, Statistics, Unreachable, summed
 from maitred.client.timeouts import checked_timeout
 from maitred.client.waiting_room import WaitingRoom
 from maitred.dispatch.ask import Ask
 from maitred.errors import (
-    SOON,
     UNKNOWN,
     ConnectionLost,
     DeadlineExceeded,
@@ -55,9 +54,11 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from maitred.client.address import Address
+    from maitred.client.address import Address, HostPort
     from maitred.client.asked_query import AskedQuery
     from maitred.client.connection import Connection
+    from maitred.client.connection_attempt import MemberTerms
+    from maitred.membership.view import ClusterMember, ClusterView
     from maitred.protocol.messages import AnyRequest
     from maitred.routing.names import QueueId
     from maitred.settings import ClientSettings
@@ -79,7 +80,10 @@ class AsyncClient:
         surroundings: Surroundings,
         tls: Callable[[], ssl.SSLContext] | None = None,
         versions: Sequence[int] = VERSIONS,
+        members: MemberTerms | None = None,
     ) -> None:
+        """`members` are the terms of connections to members of the cluster that the address does
+        not name; by default, they are those of the address."""
         loop = asyncio.get_running_loop()
         self.address = address
         self.settings = settings
@@ -87,15 +91,20 @@ class AsyncClient:
         self._surroundings = surroundings
         self._timeout_seconds = settings.timeout_seconds
         self._room = WaitingRoom(loop, settings.waiting)
-        self._router = Router(surroundings.wall_clock, self._tell_news)
-        terms = ConnectionTerms(settings, address.credentials, tls, versions)
-        self._router.begin(
-            [
-                Pool(node, terms, self._router, self._room, loop, surroundings.random)
-                for node in address.nodes
-            ]
+        self._terms = ConnectionTerms(settings, address.credentials, tls, versions)
+        self._member_terms = self._terms
+        if members is not None:
+            self._member_terms = self._terms._replace(**members._asdict())
+        self._router = Router(
+            surroundings.wall_clock,
+            self._tell_news,
+            loop=loop,
+            room=self._room,
+            make_pool=self._make_pool,
+            preference=surroundings.random.random,
         )
-        self._watchers: list[asyncio.Future[None]] = []
+        self._router.begin(address.nodes)
+        self._watchers: dict[asyncio.Future[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._retrying = BackgroundTasks(loop)
         """Requests of `request_told` that are being tried again."""
@@ -106,6 +115,12 @@ class AsyncClient:
         """Whether its connections to nodes are by TLS."""
         self.user = address.credentials.user if address.credentials is not None else ""
         """The user of the address; empty if it names none."""
+
+    def _make_pool(self, node: HostPort, member: ClusterMember | None) -> Pool:
+        """Return the pool of a node of the address, or of a member of the cluster."""
+        terms, id_ = (self._terms, "") if member is None else (self._member_terms, member.id)
+        random = self._surroundings.random
+        return Pool(node, terms, self._router, self._room, self._loop, random, id_)
 
     def __repr__(self) -> str:
         if self._router.closed:
@@ -128,10 +143,10 @@ class AsyncClient:
         silence = SilenceTimer(self._loop, SILENT_SECONDS, self._network_is_silent)
         try:
             async with asyncio.timeout(self.settings.connect_seconds):
-                while not self._router.has_connected(self.address, silent=self._silent):
+                while not self._router.nodes.has_connected(self.address, silent=self._silent):
                     await self._news()
         except BaseException as problem:
-            why = self._router.why_not_connected
+            why = self._router.nodes.why_not_connected
             late = isinstance(problem, TimeoutError)
             reason = why(self.address, self.settings.connect_seconds) if late else problem
             await self._close(within=0)
@@ -176,8 +191,9 @@ class AsyncClient:
             await self._querying.close(within)
             within = max(0.0, within - (self._loop.time() - began))
         self._router.closed = True
+        self._router.stop()
         self._room.empty(closed())
-        await asyncio.gather(*(pool.stop() for pool in self._router.pools.values()))
+        await asyncio.gather(*(pool.stop() for pool in self._router.nodes.all()))
         for connection in self._connections():
             connection.retire()  # closes when its last call is answered
         with suppress(TimeoutError):
@@ -194,19 +210,22 @@ class AsyncClient:
             await self._news()
 
     def _connections(self) -> list[Connection]:
-        return [one for pool in self._router.pools.values() for one in pool.connections()]
+        return [one for pool in self._router.nodes.all() for one in pool.connections()]
 
     def _tell_news(self) -> None:
         """Wake the tasks that wait for a change of connections."""
-        watchers, self._watchers = self._watchers, []
+        watchers, self._watchers = self._watchers, {}
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(None)
 
     async def _news(self) -> None:
         watcher = self._loop.create_future()
-        self._watchers.append(watcher)
-        await watcher
+        self._watchers[watcher] = None
+        try:
+            await watcher
+        finally:
+            self._watchers.pop(watcher, None)
 
     # Requests
 
@@ -229,7 +248,7 @@ class AsyncClient:
         router = self._router
         now = loop.time()
         seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
-        pool = None if node is None else router.the_pool(node)
+        pool = None if node is None else router.nodes.find(node)
         kind = PatientCall if patient else AwaitedCall
         call = kind(message, now + seconds, loop.create_future(), pool)
         router.dispatch(call, now)
@@ -290,13 +309,14 @@ class AsyncClient:
         """Send a request again that failed, while its deadline and the settings allow it; raise
         what remains if that does not help."""
         tries = 0
+        failed_at = self._loop.time()
         doubt: MaitredError | None = None
         try:
             while True:
                 if failure.outcome is UNKNOWN:
                     doubt = failure
                 tries += 1
-                await self._before_next_try(call, failure, tries)
+                await self._before_next_try(call, failure, tries, failed_at)
                 loop = self._loop
                 call = again = kind(call.message, call.deadline, loop.create_future(), pool)
                 self._router.dispatch(call, loop.time())
@@ -326,7 +346,8 @@ class AsyncClient:
     ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
-        It is sent once: the caller decides when to ask again. Raises if the request cannot be sent
+        It is sent once, apart from refusals by a node that does not own the partition any more: the
+        caller decides when to ask again. Raises if the request cannot be sent
         at all; later errors come with its answer. A `patient` one waits for a node that is away.
         With `told`, that is called with the answer, which is not awaited then.
         """
@@ -340,9 +361,19 @@ class AsyncClient:
             grace_seconds=grace_seconds,
             patient=patient,
             told=told,
+            redirect=self._redirect,
         )
         self._router.dispatch(held, now)
         return held
+
+    def _redirect(self, call: LongPoll, frame: Frame) -> bool:
+        """Send a long poll again whose node does not own its partition any more; return False if
+        the error is for its caller."""
+        if self._router.view is None:
+            return False
+        if frame.flags & CUSTOM_PAYLOAD:
+            frame = frame._replace(body=without_home(frame.body)[1])
+        return self._router.redirect(call, error_of(frame))
 
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
         """Decode an answer: usually a plain one; else an error, or with a hint where the partition
@@ -379,6 +410,7 @@ class AsyncClient:
             and isinstance(problem, Unavailable)
             and not isinstance(problem, NoWorker)
             and pool.is_away(call.shard, now)
+            and not self._router.has_moved(call)
         ):
             return pool.unreachable(call.shard, now, problem.sentence)
         return problem
@@ -386,26 +418,41 @@ class AsyncClient:
     def why_away(self, queue: QueueId) -> NodeUnreachable | None:
         """Return why the queue's root cannot be asked now; None if it can."""
         pool, shard, _ = self._router.route((*queue, 0))
-        return pool.unreachable(shard, self._loop.time()) if pool.lacks(shard) else None
+        now = self._loop.time()
+        if not pool.lacks(shard) or (self.clustered and not pool.is_away(shard, now)):
+            return None
+        return pool.unreachable(shard, now)
 
-    async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
+    async def _before_next_try(
+        self, call: Call, problem: MaitredError, tries: int, failed_at: float
+    ) -> None:
         """Wait before the next try; raise the problem if another try does not help."""
-        # A request that may have been done is tried again only if doing it twice does no harm.
-        in_doubt = problem.outcome is UNKNOWN and not call.message.repeatable
-        if problem.retry is not SOON or in_doubt:
-            raise problem
-        settings = self.settings
-        delay = backoff_seconds(
-            tries,
-            settings.backoff_first_seconds,
-            settings.backoff_longest_seconds,
-            self._surroundings.random,
+        router, now = self._router, self._loop.time()
+        again = may_retry(
+            call.message,
+            problem,
+            self.settings,
+            tries=tries,
+            fails_seconds=now - failed_at,
+            in_cluster=self.clustered,
         )
-        if tries > settings.retries or self._loop.time() + delay >= call.deadline:
+        if not again:
+            raise problem
+        delay = 0.0
+        if not router.has_moved(call):
+            random = self._surroundings.random
+            delay = retry_delay(tries, self.settings, random, in_cluster=self.clustered)
+        if now + delay >= call.deadline:
             raise problem
         if call.connection is not None:
             call.connection.counts.retries += 1
-        await asyncio.sleep(delay)
+        if not self.clustered:
+            await asyncio.sleep(delay)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                while not router.has_moved(call):
+                    await self._news()
 
     # Not async themselves: a coroutine around a coroutine would cost a tenth of the request.
 
@@ -437,6 +484,7 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardStatus | Unreachable]:
         """Return the status of every shard of every node, or why it is unknown."""
+        await self.members_known(timeout)
         found: list[ShardStatus | Unreachable] = []
         asked = []
         for pool in self._router.pools.values():
@@ -553,6 +601,45 @@ class AsyncClient:
 
     # What is known
 
+    @property
+    def view(self) -> ClusterView | None:
+        """The newest view of the cluster; None before the first one, or without a cluster."""
+        return self._router.view
+
+    @property
+    def clustered(self) -> bool:
+        """Whether a view of the cluster is known."""
+        return self._router.view is not None
+
+    def follow_routes(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever partitions may have other owners than before; return a function
+        that ends this."""
+        listeners = self._router.listeners
+        listeners[changed] = None
+        return lambda: listeners.pop(changed, None)
+
+    async def members_known(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Wait until the client knows the members of the cluster, and has heard of each or knows
+        why not, or knows that there is no cluster. Ends without either if no node is connected."""
+        router = self._router
+        seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, SILENT_SECONDS)):
+                while router.nodes.connected and not router.nodes.settled:
+                    await self._news()
+                while self.clustered and any(
+                    pool.description is None and pool.problem is None
+                    for pool in router.pools.values()
+                ):
+                    await self._news()
+
+    def watched_nodes(self) -> tuple[str, ...]:
+        """Return the nodes at which a gateway waits for the orders of operators: one member of a
+        cluster, or else every node of the address."""
+        if self.clustered:
+            return (self._router.nodes.near().name,)
+        return tuple(pool.name for pool in self._router.pools.values())
+
     def place(self, partition: tuple[str, str, int, int]) -> tuple[str, int, float]:
         """Return the node and the shard that own a partition, and until which time of the wall
         clock; the shard is -1 until the node has answered."""
@@ -564,13 +651,17 @@ class AsyncClient:
         return self._surroundings.wall_clock()
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """Return what the client knows of each node, in the order of the address."""
+        """Return what the client knows of each node, in the order of the address; in a cluster, of
+        each member, in the order of their addresses."""
         return tuple(pool.view() for pool in self._router.pools.values())
 
     def statistics(self) -> Statistics:
-        """Return the counts of requests and connections until now."""
+        """Return the counts of requests and connections until now; those of nodes that left the
+        cluster are in the sums only."""
         nodes = tuple(pool.statistics() for pool in self._router.pools.values())
-        return Statistics(waiting=len(self._room), nodes=nodes, **summed(nodes))
+        left = [pool.statistics() for pool in self._router.nodes.retiring]
+        totals = summed([*nodes, *left, self._router.nodes.departed])
+        return Statistics(waiting=len(self._room), nodes=nodes, **totals)
 
 
 def _in_doubt(doubt: MaitredError, problem: MaitredError) -> MaitredError:

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred import __version__
+from maitred.client.credentials import ClusterLogin
 from maitred.client.statistics import ShardCounts
 from maitred.errors import (
     ConnectionLost,
@@ -26,10 +27,11 @@ from maitred.errors import (
     ProtocolViolation,
     Unauthenticated,
 )
-from maitred.protocol import cql
+from maitred.protocol import cluster, cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
-from maitred.protocol.frames import HANDSHAKE_FRAME_BYTES, Frame, Opcode
+from maitred.protocol.frames import HANDSHAKE_FRAME_BYTES, STREAMS_MAX, Frame, Opcode
 from maitred.protocol.messages import encode
+from maitred.protocol.notation import Reader, blob
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.wire.caller import Caller, error_of
 
@@ -38,12 +40,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.client.call import Call
-    from maitred.client.credentials import Credentials, TokenFile
+    from maitred.client.credentials import AnyCredentials, Credentials, TokenFile
     from maitred.client.waiting_room import WaitingRoom
+    from maitred.membership.view import ClusterView
     from maitred.settings import ClientSettings
 
 IDLE_SHARE: Final = 1 / 3
 """Share of the node's idle timeout between two probes: two of them may get lost."""
+
+OWN_STREAMS: Final = 3
+"""Streams that calls may not use: one for the probe, two for the registration for views. A node
+answers these at once and does not count them."""
 
 _LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
 
@@ -60,6 +67,13 @@ class ConnectionOwner(Protocol):
     def ended(self, connection: Connection, problem: Exception | None) -> None:
         """Replace a connection that has ended."""
 
+    def viewed(self, view: ClusterView) -> None:
+        """Take over a view of the cluster, unless a newer one is known. Raise `ProtocolViolation`
+        if it makes no sense."""
+
+    def asked_for_view(self) -> None:
+        """Note that the node has sent its view, or has none."""
+
 
 class Connection(Caller):
     """A connection of a client, made by `connect`, which also does the handshake."""
@@ -67,6 +81,7 @@ class Connection(Caller):
     __slots__ = (
         "_heartbeat",
         "_heartbeat_seconds",
+        "_inquiries",
         "_probing",
         "_settings",
         "asked_at",
@@ -89,13 +104,14 @@ class Connection(Caller):
     description: Description
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
-        # One stream more than calls may use, for the probe.
         frame_bytes = min(HANDSHAKE_FRAME_BYTES, settings.frame_bytes)
-        super().__init__(loop, frame_bytes, settings.in_flight + 1)
+        super().__init__(loop, frame_bytes, settings.in_flight + OWN_STREAMS)
         self._settings = settings
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_seconds = settings.heartbeat_seconds
         self._probing = False
+        self._inquiries = 0
+        """Unanswered requests of its own, for views. They take no stream from the calls."""
         self.credentials_ignored = False
         """Whether the node has no users, and did not ask for the client's credentials."""
         self.asked_at = -inf
@@ -126,13 +142,21 @@ class Connection(Caller):
     # Handshake
 
     async def shake_hands(
-        self, credentials: Credentials | TokenFile | None, versions: Sequence[int] = VERSIONS
+        self,
+        credentials: AnyCredentials | None,
+        versions: Sequence[int] = VERSIONS,
+        member: str = "",
     ) -> None:
-        """Do the handshake, from OPTIONS to the answer to REGISTER; raises typed errors."""
+        """Do the handshake, from OPTIONS to the answer to REGISTER; raises typed errors. `member`
+        is the id of the member of the cluster that has to prove itself."""
         supported = await self._exchange(Opcode.OPTIONS, b"", Opcode.SUPPORTED)
         description = _described(supported.body)
         version = agree(versions, description.versions)
-        login = {} if credentials is None else {cql.LOGIN: "1"}
+        login: dict[str, str] = {}
+        if isinstance(credentials, ClusterLogin):
+            login[cql.ROLE] = credentials.role
+        elif credentials is not None:
+            login[cql.LOGIN] = "1"
         startup = cql.encode_startup(
             {
                 **login,
@@ -143,12 +167,24 @@ class Connection(Caller):
             }
         )
         answer = await self._exchange(Opcode.STARTUP, startup, Opcode.READY, Opcode.AUTHENTICATE)
-        if answer.opcode == Opcode.AUTHENTICATE:
+        if isinstance(credentials, ClusterLogin):
+            await self._prove(answer, credentials, member)
+        elif answer.opcode == Opcode.AUTHENTICATE:
             await self._authenticate(credentials)
         else:
             self.credentials_ignored = credentials is not None
         await self._exchange(Opcode.REGISTER, cql.encode_register([cql.DRAINING]), Opcode.READY)
         self._settle(description)
+
+    async def _prove(self, answer: Frame, credentials: ClusterLogin, member: str) -> None:
+        """Exchange proofs that both ends know the cluster's secret."""
+        asked = answer.opcode == Opcode.AUTHENTICATE and Reader(answer.body).string()
+        if asked != cql.CLUSTER_AUTHENTICATOR:
+            raise Unauthenticated("The node does not ask for the proof of a cluster.")
+        nonce = credentials.nonce()
+        frame = await self._exchange(Opcode.AUTH_RESPONSE, blob(nonce), Opcode.AUTH_CHALLENGE)
+        proof = credentials.answer(nonce, Reader(frame.body).blob() or b"", member)
+        await self._exchange(Opcode.AUTH_RESPONSE, blob(proof), Opcode.AUTH_SUCCESS)
 
     async def _authenticate(self, credentials: Credentials | TokenFile | None) -> None:
         if credentials is None:
@@ -177,7 +213,7 @@ class Connection(Caller):
         self.description = description
         self.shard = description.shard
         self.calls_max = min(self._settings.in_flight, description.in_flight)
-        self.most_in_flight = self.calls_max + 1
+        self.most_in_flight = min(STREAMS_MAX, self.calls_max + OWN_STREAMS)
         self.payload_bytes = description.payload_bytes
         self._heartbeat_seconds = min(
             self._settings.heartbeat_seconds, description.idle_seconds * IDLE_SHARE
@@ -271,6 +307,26 @@ class Connection(Caller):
 
     # Events from the node
 
+    def follow_views(self) -> None:
+        """Register for the node's views of the cluster.
+
+        The current view comes right after the answer, before that to the OPTIONS which follows. An
+        older node refuses the registration, and sends no views.
+        """
+        self._inquiries += 2
+        self.calls_max += 2
+        self.ask(Opcode.REGISTER, cql.encode_register([cql.VIEW]), _Registration(self), inf)
+        self.ask(Opcode.OPTIONS, b"", _ViewInquiry(self), inf)
+
+    def inquired(self) -> None:
+        """Note that a request for views was answered."""
+        self._inquiries -= 1
+        self.calls_max -= 1
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.pending) - self._inquiries
+
     def pushed(self, frame: Frame) -> None:
         if frame.opcode == Opcode.ERROR:
             self.heard = True
@@ -285,6 +341,15 @@ class Connection(Caller):
                 self.draining = True
                 if self.pool is not None:
                     self.pool.draining(self)
+            elif event == cql.VIEW and self.pool is not None:
+                self._take_view(self.pool, frame.body)
+
+    def _take_view(self, pool: ConnectionOwner, body: bytes) -> None:
+        try:
+            pool.viewed(cluster.decode_view(cql.decode_view(body)))
+        except ProtocolViolation:
+            # The last view stays: nodes forward what is sent to a wrong one.
+            self.counts.violations += 1
 
     def _without_last_words(self, frames: list[Frame]) -> list[Frame]:
         """Take out errors without a request: a node may refuse a client before its handshake."""
@@ -376,6 +441,35 @@ class _Probe:
 
     def lost(self, problem: Exception | None) -> None:
         """Do nothing: the connection has ended."""
+
+
+class _Registration:
+    """Receives the answer to the registration for views; a refusal does no harm."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def answered(self, frame: Frame) -> None:  # noqa: ARG002
+        self._connection.inquired()
+
+    def expired(self) -> None:
+        """Never called: it has no deadline."""
+
+    def lost(self, problem: Exception | None) -> None:
+        """Do nothing: the connection has ended."""
+
+
+class _ViewInquiry(_Registration):
+    """Receives the answer that follows the node's view, or shows that there is none."""
+
+    __slots__ = ()
+
+    def answered(self, frame: Frame) -> None:
+        super().answered(frame)
+        if self._connection.pool is not None:
+            self._connection.pool.asked_for_view()
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.client.address import HostPort
-    from maitred.client.credentials import Credentials, TokenFile
+    from maitred.client.credentials import AnyCredentials, ClusterLogin
     from maitred.settings import ClientSettings
 
 
@@ -22,10 +22,18 @@ class ConnectionTerms(NamedTuple):
     """Settings that all connections of a client have in common."""
 
     settings: ClientSettings
-    credentials: Credentials | TokenFile | None = None
+    credentials: AnyCredentials | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     """Makes the context for a new connection; None without TLS."""
     versions: Sequence[int] = VERSIONS
+
+
+class MemberTerms(NamedTuple):
+    """Terms of connections to members of the cluster that the client's address does not name."""
+
+    credentials: ClusterLogin | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Makes the context for a new connection; None without TLS."""
 
 
 class Refused(Exception):
@@ -38,11 +46,12 @@ class Refused(Exception):
 
 
 async def connect(
-    node: HostPort, terms: ConnectionTerms, reached: Callable[[], None]
+    node: HostPort, terms: ConnectionTerms, reached: Callable[[], None], member: str = ""
 ) -> Connection:
     """Return a connection after its handshake; raise `Refused` if there is none.
 
     `reached` is called when the network has connected the two, and TLS and handshake begin.
+    `member` is the id of the member of the cluster that should answer, if it is known.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, terms.settings)
@@ -58,7 +67,7 @@ async def connect(
             if terms.tls is not None:
                 options = {"ssl": terms.tls(), "server_hostname": node.host}
             await loop.create_connection(made, node.host, node.port, **options)
-            await connection.shake_hands(terms.credentials, terms.versions)
+            await connection.shake_hands(terms.credentials, terms.versions, member)
     except BaseException as problem:
         nonsense = connection.decoder.broken is not None
         was_heard = connection.heard or nonsense or isinstance(problem, ssl.SSLError)

@@ -1,12 +1,18 @@
-"""The credentials of a client: a user with a secret, or a token."""
+"""The credentials of a client: a user with a secret, a token, or the secret of the cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.errors import Unauthenticated
+from maitred.security.cluster_proof import NONCE_BYTES, PROOF_BYTES, cluster_proof, is_proof
 from maitred.security.tokens import TOKEN_USER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.security.cluster_proof import Direction
 
 
 class Credentials(NamedTuple):
@@ -53,6 +59,52 @@ class TokenFile(NamedTuple):
                 remedy="Write an API token or a JWT into it.",
             )
         return Credentials(TOKEN_USER, text)
+
+
+class ClusterLogin(NamedTuple):
+    """The cluster's secret, with which a process of one node proves itself to another node.
+
+    Neither end sends the secret, and the node proves itself first (`security/cluster_proof.py`).
+    """
+
+    secret: bytes
+    role: str
+    """What the process is: `gateway`."""
+    random: Callable[[int], bytes]
+    """Returns this number of random bytes."""
+
+    def __repr__(self) -> str:
+        return f"ClusterLogin(role={self.role!r}, secret='***')"
+
+    def nonce(self) -> bytes:
+        """Return the first message of the exchange."""
+        return self.random(NONCE_BYTES)
+
+    def answer(self, nonce: bytes, challenge: bytes, member: str) -> bytes:
+        """Return the proof that answers the node's challenge, which has its nonce and its own
+        proof; raise `Unauthenticated` unless the node proves to be this member of the cluster."""
+        theirs, shown = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]
+        if len(shown) != PROOF_BYTES or not is_proof(
+            shown, self._proof("listener", nonce, theirs, member)
+        ):
+            raise Unauthenticated(
+                f"The node does not prove that it is the member {member} of this cluster.",
+                remedy="It may have been started again since; the next view of the cluster tells.",
+            )
+        return self._proof("dialler", nonce, theirs, member)
+
+    def _proof(self, direction: Direction, ours: bytes, theirs: bytes, member: str) -> bytes:
+        return cluster_proof(
+            self.secret,
+            direction,
+            dialler_nonce=ours,
+            listener_nonce=theirs,
+            role=self.role,
+            listener=member,
+        )
+
+
+AnyCredentials = Credentials | TokenFile | ClusterLogin
 
 
 def token(text: str) -> Credentials:

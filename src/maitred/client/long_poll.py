@@ -5,6 +5,10 @@ comes; here that could be a task that the worker was given, and that no worker w
 lease ends. So taking back only tells the node to hurry: either the node says `Cancelled`, and there
 was nothing, or the answer came first and counts. For the same reason the client waits a little
 longer than the node was told to: an answer in the last moment is still read.
+
+In a cluster, a node that does not own the partition any more answers that, and when a newer view
+names another owner, the client takes the request back by itself. Both times the request is sent to
+the new owner, and the caller does not notice.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.client.call import Call
 from maitred.errors import Cancelled
+from maitred.protocol.frames import Opcode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +35,17 @@ lives."""
 class LongPoll(Call):
     """Made by `AsyncClient.hold`. Await `answer`, once, or have it told."""
 
-    __slots__ = ("_loop", "_outcome", "_read", "_taken_back", "_told", "grace_seconds", "patient")
+    __slots__ = (
+        "_loop",
+        "_outcome",
+        "_read",
+        "_redirect",
+        "_told",
+        "grace_seconds",
+        "moving",
+        "patient",
+        "taken_back",
+    )
 
     def __init__(
         self,
@@ -42,14 +57,20 @@ class LongPoll(Call):
         grace_seconds: float,
         patient: bool,
         told: Callable[[Any], None] | None = None,
+        redirect: Callable[[LongPoll, Frame], bool] | None = None,
     ) -> None:
-        """With `told`, the answer need not be awaited: see `tell`."""
+        """With `told`, the answer need not be awaited: see `tell`. `redirect` gets every error, and
+        returns whether it has sent the request again."""
         super().__init__(message, deadline)
         self.grace_seconds = grace_seconds
         self.patient = patient
         self._read = read
         self._loop = loop
-        self._taken_back = False
+        self._redirect = redirect
+        self.taken_back = False
+        """Whether the caller has taken it back."""
+        self.moving = False
+        """Whether the client has taken it back in order to send it to the partition's new owner."""
         self._outcome: Frame | Exception | None = None
         self._told = told
 
@@ -91,14 +112,26 @@ class LongPoll(Call):
 
     def take_back(self) -> None:
         """Tell the node that it need not go on."""
-        if self._taken_back:
+        if self.taken_back:
             return
-        self._taken_back = True
+        self.taken_back = True
         if self.line is not None:
             self.stop_waiting()
             self.fail(Cancelled("The request was taken back before it was sent."))
-        elif self.connection is not None:
+        elif self.connection is not None and not self.moving:
             self.connection.take_back(self)
+
+    def move(self) -> None:
+        """Tell the node that it need not go on; the request is then sent to another one."""
+        if self.connection is not None and not (self.taken_back or self.moving):
+            self.moving = True
+            self.connection.take_back(self)
+
+    def prepare_again(self) -> None:
+        """Forget the node that answered: the request will be sent to another one."""
+        self.moving = False
+        self.connection = None
+        self.stream = -1
 
     # How it ends
 
@@ -108,6 +141,9 @@ class LongPoll(Call):
 
     def answered(self, frame: Frame) -> None:
         if self._outcome is None:
+            redirect = self._redirect
+            if frame.opcode == Opcode.ERROR and redirect is not None and redirect(self, frame):
+                return
             self._outcome = frame
             if self._told is not None:
                 self._tell()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
+    from maitred.client.connection_attempt import MemberTerms
+
 
 class PendingClient:
     """A client that does not connect before it is used, in one of the four ways, once."""
@@ -43,6 +45,7 @@ class PendingClient:
         surroundings: Surroundings | None = None,
         token: str | None = None,
         token_file: str | None = None,
+        members: MemberTerms | None = None,
         **settings: object,
     ) -> None:
         self._address = parse_address(url)
@@ -52,6 +55,7 @@ class PendingClient:
             self._address = with_token(self._address, TokenFile(token_file))
         self._settings = settings_of(self._address, settings)
         self._tls = tls
+        self._members = members
         self._surroundings = surroundings
         self._client: AsyncClient | Client | None = None
         if tls is not None and self._address.tls is None:
@@ -73,6 +77,7 @@ class PendingClient:
             self._settings,
             self._surroundings or Surroundings.real(),
             self._context(),
+            members=self._members,
         ).open()
 
     def _context(self) -> Callable[[], ssl.SSLContext] | None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from maitred.client.connection_attempt import ConnectionTerms
     from maitred.client.coverage import Decision
     from maitred.client.waiting_room import WaitingRoom
+    from maitred.membership.view import ClusterView
     from maitred.protocol.description import Description
 
 HOPELESS = (Unauthenticated, UnsupportedVersion)
@@ -68,8 +69,25 @@ class CallRouter(Protocol):
     def forget(self) -> None:
         """Forget all routes: a node has changed."""
 
+    def described(self) -> None:
+        """Match pools and members again: a node has described itself, or is another one than
+        before."""
+
+    def connected(self, pool: Pool) -> None:
+        """Note that the pool has a connection again, or its first one."""
+
+    def disconnected(self) -> None:
+        """Note that a pool has lost its last connection."""
+
+    def closed_last(self, pool: Pool) -> None:
+        """Forget a retired pool whose last connection has ended."""
+
+    def viewed(self, view: ClusterView) -> None:
+        """Take over a view of the cluster, unless a newer one is known."""
+
     def news(self) -> None:
-        """Note that a connection was opened, failed or ended."""
+        """Note that a connection was opened, failed or ended, or that a node was asked for its
+        view."""
 
 
 class Loss(NamedTuple):
@@ -91,10 +109,18 @@ class Pool:
         room: WaitingRoom,
         loop: asyncio.AbstractEventLoop,
         random: Random,
+        member: str = "",
     ) -> None:
+        """`member` is the id of the member of the cluster that is dialled, if it is known."""
         self.node = node
         self.name = node.name
+        self.member = member
+        """The id of the member that it serves in the newest view; empty before the first view."""
         self.room = room
+        self.asked_for_views = False
+        """Whether the node has sent its view of the cluster, or is known to have none."""
+        self.wavers = False
+        """Whether its address has led to different nodes."""
         self.description: Description | None = None
         """The node's last description of itself; its `shard` has no meaning here."""
         self.homes: Homes | None = None
@@ -126,7 +152,10 @@ class Pool:
         self._next_number = 0
         self._dialing = BackgroundTasks(loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._viewer: Connection | None = None
+        """The connection on which the node sends its views of the cluster."""
+        self.closed = False
+        """Whether it opens no more connections."""
 
     def __repr__(self) -> str:
         shards = self.description.shards if self.description is not None else "?"
@@ -159,6 +188,13 @@ class Pool:
             connection = min(self.by_shard.values(), key=_in_flight)
         connection.submit(call, now, self.room)
 
+    def forward(self, call: Call, now: float) -> None:
+        """Send a call that belongs to another node, which this node forwards."""
+        connection = min(self.by_shard.values(), key=_in_flight)
+        if call.pool is not None and call.shard == connection.shard:
+            call.pool.counts(call.shard).fallbacks += 1  # the connection counts those of others
+        connection.submit(call, now, self.room)
+
     def counts(self, shard: int) -> ShardCounts:
         """Return the counters of the shard."""
         return self._counts.setdefault(shard, ShardCounts())
@@ -167,6 +203,16 @@ class Pool:
     def missing(self) -> bool:
         """Whether a shard has no connection, or the node has not told its number of shards."""
         return self.description is None or len(self.by_shard) < self.description.shards
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection."""
+        return bool(self.by_shard)
+
+    @property
+    def identity(self) -> str | None:
+        """The node that last answered; None before the first answer."""
+        return None if self.description is None else self.description.node
 
     # Outages
 
@@ -240,7 +286,7 @@ class Pool:
         """Return the last reason for having no connection, in parentheses."""
         return f" ({self.problem.sentence.rstrip('.')})" if self.problem is not None else ""
 
-    def _resubmit(self, line: Iterable[Call]) -> None:
+    def resubmit(self, line: Iterable[Call]) -> None:
         """Dispatch queued calls again: none of them was sent."""
         now = self._loop.time()
         for call in list(line):
@@ -266,7 +312,9 @@ class Pool:
         """Replace a connection that has ended."""
         self._retired.pop(connection, None)
         if self._held.pop(connection.number, None) is None:
-            self._resubmit(connection.line)
+            self.resubmit(connection.line)
+            if self.closed and not self._retired:
+                self._router.closed_last(self)
         else:
             self.problem = connection.last_words or ConnectionLost(
                 f"The connection was lost: {connection.why_lost(problem)}."
@@ -277,7 +325,9 @@ class Pool:
     def _closed_one(self, connection: Connection) -> None:
         self._perform(self._coverage.closed(connection.number, self._loop.time()))
         self._note_loss(connection)
-        self._resubmit(connection.line)
+        if not self.by_shard:
+            self._router.disconnected()
+        self.resubmit(connection.line)
 
     async def _dial(self, dial: Dial) -> None:
         port = self.node.port if dial.port is None else dial.port
@@ -285,7 +335,7 @@ class Pool:
         reached = True
         try:
             place = self.node._replace(port=port)
-            connection = await connect(place, self._terms, self._was_reached)
+            connection = await connect(place, self._terms, self._was_reached, self.member)
             homes = _homes(connection.description)
             if connection.closing:
                 problem = connection.last_words or Unavailable(
@@ -297,7 +347,7 @@ class Pool:
         except MaitredError as nonsense:
             problem = nonsense
         else:
-            if self._closed:
+            if self.closed:
                 connection.abort()
             else:
                 self._opened(connection, dial, homes)
@@ -307,7 +357,7 @@ class Pool:
             connection.abort()
         self.problem = problem
         if isinstance(problem, HOPELESS) and not self.by_shard:
-            self._resubmit(self.line)  # which fails each of them
+            self.resubmit(self.line)  # which fails each of them
         self._perform(self._coverage.failed(dial, reached=reached, now=self._loop.time()))
         self._router.news()
 
@@ -331,30 +381,40 @@ class Pool:
         connection.join(self, self._next_number, self.counts(description.shard))
         self._next_number += 1
         self._held[connection.number] = connection
+        was_connected = self.connected
         described = Described(description.node, description.shards, description.shard_ports)
         decisions = self._coverage.opened(
             connection.number, dial, described, description.shard, self._loop.time()
         )
-        if self._coverage.described == described:
-            self._learn(description, homes)
+        is_new = self._coverage.described == described and self._learn(description, homes)
         if self._coverage.covering.get(description.shard) == connection.number:
             connection.counts.connected += 1
         self._perform(decisions)
+        if is_new:
+            self._router.described()
+            if self.closed:  # the newest view has no place for it
+                return
         if connection.draining:  # since before the pool knew it
             self.draining(connection)
         if self.by_shard:
-            self._resubmit(self.line)
+            self.resubmit(self.line)
+            if not was_connected:
+                self._router.connected(self)
         # Calls for this shard that wait for another connection use this one.
         for other in self.by_shard.values():
             if other is not connection and other.line:
-                self._resubmit([call for call in other.line if call.shard == connection.shard])
+                self.resubmit([call for call in other.line if call.shard == connection.shard])
 
-    def _learn(self, description: Description, homes: Homes) -> None:
+    def _learn(self, description: Description, homes: Homes) -> bool:
+        """Remember the node's description; return whether it is another one than before."""
         anonymous = replace(description, shard=0)
         if anonymous != self.description:
+            self.wavers = self.wavers or self.identity not in (None, anonymous.node)
             self.description, self.homes = anonymous, homes
             self._lost.clear()
             self._router.forget()
+            return True
+        return False
 
     def _perform(self, decisions: list[Decision]) -> None:
         if self._timer is not None:
@@ -364,7 +424,7 @@ class Pool:
         for decision in decisions:
             if isinstance(decision, CloseExcess):
                 excess.append(self._held.pop(decision.connection))
-            elif self._closed:
+            elif self.closed:
                 continue
             elif isinstance(decision, Dial):
                 self._dialing.start(self._dial(decision))
@@ -375,24 +435,63 @@ class Pool:
         self.by_shard = {shard: self._held[number] for shard, number in covering}
         if self.by_shard:
             self._is_back(from_outage=was_away)
+        self._follow_views()
         for connection in excess:
             self._retired[connection] = None
             connection.retire()
-            self._resubmit(connection.line)
+            self.resubmit(connection.line)
 
     def _tick(self) -> None:
         self._timer = None
         self._perform(self._coverage.tick(self._loop.time()))
 
+    # Views of the cluster
+
+    def _follow_views(self) -> None:
+        """Keep one connection registered for the node's views."""
+        if self._viewer is not None and self.by_shard.get(self._viewer.shard) is self._viewer:
+            return
+        self._viewer = next((one for one in self.by_shard.values() if not one.closing), None)
+        if self._viewer is not None:
+            self._viewer.follow_views()
+
+    def viewed(self, view: ClusterView) -> None:
+        """Pass on the node's view of the cluster."""
+        self._router.viewed(view)
+
+    def asked_for_view(self) -> None:
+        """Note that the node has sent its view, or has none."""
+        self.asked_for_views = True
+        self._router.news()
+
     # The end
+
+    def retire(self) -> None:
+        """Open no more connections, finish the requests that were sent, and dispatch the others
+        again: the node is not in the cluster any more."""
+        self._stop_timers()
+        self._dialing.cancel()
+        connections = list(self._held.values())
+        self._held.clear()
+        self.by_shard = {}
+        waiting = [*self.line, *(call for one in connections for call in one.line)]
+        self._retired.update(dict.fromkeys(connections))
+        for connection in connections:
+            connection.retire()
+        self.resubmit(waiting)
+        if not self._retired:
+            self._router.closed_last(self)
 
     async def stop(self) -> None:
         """Stop connecting, and wait for the end of the attempts under way."""
-        self._closed = True
+        self._stop_timers()
+        await self._dialing.stop()
+
+    def _stop_timers(self) -> None:
+        self.closed = True
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
-        await self._dialing.stop()
 
     def connections(self) -> list[Connection]:
         """Return all open connections, including retired ones."""

@@ -35,3 +35,11 @@ class Requester(Protocol):
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return what is known of each node, in the order of the address."""
+
+    def watched_nodes(self) -> tuple[str, ...]:
+        """Return the nodes at which a gateway waits for the orders of operators: one member of a
+        cluster, or else every node of the address."""
+
+    def follow_routes(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever there is a newer view of the cluster; return a function that ends
+        this."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.client.client import AsyncClient
+    from maitred.client.connection_attempt import MemberTerms
     from maitred.client.enqueue_batches import Conditions, EnqueuedTask
     from maitred.gateway.query_interface import QueryRunner
     from maitred.logs import Logger
@@ -89,7 +90,10 @@ class Gateway:
         reloadable: Iterable[Reloadable] = (),
         audit: AuditLog | None = None,
         asking: Callable[[AsyncClient], QueryRunner] | None = None,
+        members: MemberTerms | None = None,
     ) -> None:
+        """`members` are the terms of connections to other nodes of the cluster; by default, they
+        are those of the address."""
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.surroundings = surroundings
@@ -112,6 +116,7 @@ class Gateway:
         only then it is announced."""
         self._url = url
         self._tls = tls
+        self._members = members
         self._asking = asking or self._ask
         self._addings: OrderedDict[tuple[str, str, str], EnqueueBatches] = OrderedDict()
         self._signatures: SignatureLookup | None = None
@@ -134,6 +139,7 @@ class Gateway:
                     self._url,
                     tls=self._tls,
                     surroundings=self.surroundings,
+                    members=self._members,
                     backoff_longest_seconds=COME_BACK_SECONDS,
                     away_seconds=self.settings.gateway.away_seconds,
                 )

@@ -1,8 +1,9 @@
 """The process of a gateway: of a node (`python -m maitred.gateway.process FILE`, started by the
 node's supervisor, like a shard), or stand-alone (`maitred gateway`).
 
-A node's gateway talks to that node, as a user whose secret only the two know. A stand-alone gateway
-talks to the node at an address, as the user that the address names.
+A node's gateway talks to that node, as a user whose secret only the two know; to the other nodes of
+a cluster it proves itself by the cluster's secret. A stand-alone gateway talks to the nodes at an
+address, as the user that the address names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from maitred.client.connection_attempt import MemberTerms
+from maitred.client.credentials import ClusterLogin
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
@@ -81,6 +84,7 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
         name=default_name(),
         tls=None if settings.tls is None else own_node_tls(settings.tls, log),
         reloadable=() if tls is None else (tls,),
+        members=other_nodes(start, surroundings.secret, log),
     )
     stopped = link.follow(gateway.guard.reloading)
     listener = HttpListener(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
@@ -125,6 +129,38 @@ def own_node_tls(tls: Tls, log: Logger) -> DiallerTls:
         log.error("certificate not read again; the old state stays", error=problem)
 
     return DiallerTls(make, (tls.certificate, tls.key), tell)
+
+
+def other_nodes(
+    start: StartGateway, random: Callable[[int], bytes], log: Logger
+) -> MemberTerms | None:
+    """Return the terms of connections to the other nodes of the cluster; None without a cluster.
+    Nodes without users let every client do what a gateway may do, so that no proof is needed."""
+    settings = start.settings
+    if not start.cluster_secret:
+        return None
+    secret = bytes.fromhex(start.cluster_secret)
+    login = ClusterLogin(secret, "gateway", random) if settings.authenticates else None
+    if settings.tls is None:
+        return MemberTerms(login)
+    return MemberTerms(login, other_nodes_tls(settings.tls, settings.cluster.authorities, log))
+
+
+def other_nodes_tls(tls: Tls, authorities: str | None, log: Logger) -> DiallerTls:
+    """Return the TLS settings for connecting to other nodes: the authorities of the cluster verify
+    them, and they get this node's certificate. Nodes that share a machine may share a certificate
+    and need no authorities."""
+    if authorities is None:
+        return own_node_tls(tls, log)
+
+    def tell(problem: MaitredError) -> None:
+        log.error("certificate not read again; the old state stays", error=problem)
+
+    return DiallerTls(
+        lambda: client_context(authorities, tls.certificate, tls.key),
+        (authorities, tls.certificate, tls.key),
+        tell,
+    )
 
 
 def _prepare(start: StartGateway) -> Logger:

@@ -22,6 +22,7 @@ class CreateToken(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.CREATE_TOKEN
     permission = "admin"
+    any_node = True
 
     user: str
     seconds: float
@@ -50,6 +51,7 @@ class ListTokens(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.LIST_TOKENS
     permission = "admin"
+    any_node = True
     repeatable = True
 
 
@@ -79,6 +81,7 @@ class RevokeToken(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.REVOKE_TOKEN
     permission = "admin"
+    any_node = True
 
     id: str
     revoked_by: str = ""
@@ -97,6 +100,7 @@ class Introspect(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.INTROSPECT
     permission = None
+    any_node = True
     repeatable = True
 
     text: Annotated[str, Meta(max_length=BEARER_BYTES_MAX)]

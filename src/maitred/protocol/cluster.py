@@ -79,6 +79,7 @@ class DescribeCluster(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.CLUSTER
     permission = "admin"
+    any_node = True
     repeatable = True
 
 
@@ -119,6 +120,7 @@ class DrainNode(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.DRAIN_NODE
     permission = "admin"
+    any_node = True
 
     name: str
     """The address or the identity of the node."""

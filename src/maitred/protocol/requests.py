@@ -35,6 +35,8 @@ class Request(Struct, array_like=True, gc=False):
     anywhere: ClassVar[bool] = False
     """For a request without a namespace: whether the permission in any one namespace is enough. The
     code that serves it then restricts it to the user's namespaces."""
+    any_node: ClassVar[bool] = False
+    """For a request to a shard: whether every node of a cluster gives the same answer."""
     between_shards: ClassVar[bool] = False
     """Whether only shards send it to each other, and clients may not."""
 

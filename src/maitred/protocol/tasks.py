@@ -570,6 +570,7 @@ class Queues(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.QUEUES
     permission = "admin"
+    any_node = True
     repeatable = True
 
 

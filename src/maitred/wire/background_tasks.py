@@ -27,10 +27,13 @@ class BackgroundTasks:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
+    def cancel(self) -> None:
+        """Cancel the tasks that run, without waiting for their ends."""
+        for task in list(self._tasks):
+            task.cancel()
+
     async def stop(self) -> None:
         """Cancel the tasks that run, and wait for their ends."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        self.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))

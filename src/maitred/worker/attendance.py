@@ -57,6 +57,7 @@ class AttendanceSender:
         counts_changed: Callable[[], None],
     ) -> None:
         self._context = context
+        self._rest = context.rest
         self._lifecycle = context.lifecycle
         self._statistics = context.statistics
         self._outage = context.outage
@@ -141,7 +142,7 @@ class AttendanceSender:
             except DeadlineExceeded as problem:
                 unanswered += 1
                 if unanswered >= UNANSWERED_MAX:
-                    await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
+                    await self._rest(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             except UnknownRequest:
                 # An older node, which has no queries; the next node may have them.
@@ -149,7 +150,7 @@ class AttendanceSender:
                 await asyncio.sleep(longest)
                 continue
             except MaitredError as problem:
-                await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
+                await self._rest(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             unanswered = 0
             self._outage.worked(served.name, ATTENDANCE)

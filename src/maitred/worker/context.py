@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from maitred.protocol.sessions import session_of_secret
@@ -44,3 +46,18 @@ class WorkerContext:
         self.statistics = WorkerStatistics(settings.slots)
         self.outage = Outage(client.settings, random, log)
         self.lifecycle = WorkerLifecycle()
+        self.reroutes = 0
+        """How often partitions may have got other owners since the worker was made."""
+        self._rerouted = asyncio.Event()
+
+    def rerouted(self) -> None:
+        """End all rests: partitions may have other owners, which can be asked at once."""
+        self.reroutes += 1
+        self._rerouted.set()
+        self._rerouted = asyncio.Event()
+
+    async def rest(self, seconds: float) -> None:
+        """Wait before the next try, or until partitions may have other owners."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rerouted.wait()

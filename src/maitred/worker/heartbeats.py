@@ -2,8 +2,9 @@
 
 Only tasks that have run for a while are mentioned; a look once a second finds them. From then on
 one HEARTBEAT, a long poll, waits at each partition that has such tasks; the node answers it when it
-has news, or after a third of the lease. When a connection is lost, all running tasks are mentioned
-at once, however young: a node that was restarted learns from it which tasks not to give to others.
+has news, or after a third of the lease. When a connection is lost, or partitions may have got other
+owners, all running tasks are mentioned at once, however young: a node that was restarted, or a new
+owner, learns from it which tasks not to give to others.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class HeartbeatSender:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(interval, SHORTEST_SECONDS), self.look)
 
-    def connection_lost(self) -> None:
-        """Mention all running tasks to all partitions, however young."""
+    def mention_all(self) -> None:
+        """Mention all running tasks to all partitions, however young: a connection was lost, or
+        partitions may have other owners."""
         for origin in self._origins():
             if origin.running and not origin.beating:
                 self._begin(origin)
@@ -114,7 +116,7 @@ class HeartbeatSender:
                     tries += 1
                     pause = self._outage.failed(queue, partition, problem)
                     if tries > 1:  # the first failure is retried at once
-                        await asyncio.sleep(min(pause, interval))
+                        await self._context.rest(min(pause, interval))
                     continue
                 self._outage.worked(queue, partition)
                 tries = 0

@@ -8,6 +8,8 @@ While at most one post has a backlog, every free slot is on offer at all posts, 
 returns a task whose slot another post has used. If several posts have a backlog, as their answers
 tell, that would be half of all tasks; the worker then divides its free slots among those posts, the
 most urgent first, in proportion to their partitions with a backlog.
+
+When a view of the cluster gives partitions other owners, the posts are made anew at once.
 """
 
 from __future__ import annotations
@@ -122,6 +124,13 @@ class SharedOffers:
         """Group the partitions anew: some were added or removed, or a queue is held back or not any
         more."""
         self._regroup = True
+        self._freed()
+
+    def rerouted(self) -> None:
+        """Group the partitions by their present owners, at once: long polls at posts that are no
+        more are taken back, before the client would send them to another node as they are."""
+        self._homes.clear()
+        self._group()
         self._freed()
 
     def supply(self, free: int) -> None:
@@ -246,6 +255,7 @@ class SharedOffers:
 
     async def _ask(self, post: Post, slots: int) -> OfferedMany | None:
         context, asked_at = self._context, self._loop.time()
+        reroutes = context.reroutes
         served, partition = post.members[0]
         message = OfferMany(
             *served.view.id,
@@ -288,6 +298,7 @@ class SharedOffers:
         self._outage.worked(served.name, partition)
         # A set that the shard has forgotten is named again at once, unless it was named just now.
         nothing = not answer.gifts and not answer.refused and (answer.known or naming)
+        nothing = nothing and reroutes == context.reroutes
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS)
         return answer
@@ -303,7 +314,8 @@ class SharedOffers:
         post.pressed_until = now + PRESSED_SECONDS
         for index, shard in answer.elsewhere:
             served, partition = post.members[index]
-            self._homes[served.view.id, partition] = shard
+            if not self._client.clustered:  # otherwise the view tells, or a newer one that comes
+                self._homes[served.view.id, partition] = shard
             self._regroup = True
             post.named = False
         for index, body in answer.refused:

@@ -44,7 +44,7 @@ from maitred.worker.supply import spread, to_offer, worth_it
 from maitred.worker.worker_queries import WorkerQueries
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
@@ -173,6 +173,10 @@ class Worker:
         """The tasks of all offers, in order: a simulated run must replay."""
         self._stopping = asyncio.Event()
         """Set when the worker is told to stop, for coroutines that wait for that."""
+        self._rests_end = asyncio.Event()
+        """Set when the worker is told to stop, and when partitions may have other owners: offers
+        that failed are made again."""
+        self._unfollow: Callable[[], None] | None = None
         self._quiet: asyncio.Event = asyncio.Event()
         """Set whenever a slot becomes free, for the drain, which waits for all of them."""
 
@@ -211,6 +215,8 @@ class Worker:
     async def _close(self) -> None:
         """Stop all parts, and the handlers that still run: `run` has ended, with or without a
         drain."""
+        if self._unfollow is not None:
+            self._unfollow()
         for offer in self._offering:
             offer.cancel()
         for origin in self._origins():
@@ -239,6 +245,7 @@ class Worker:
         if self._standby is not None:
             self._pulse.start()
             self._standby.start()
+        self._unfollow = self._client.follow_routes(self._rerouted)
         self._attending.start(self._served)
         self._supply()
 
@@ -247,6 +254,7 @@ class Worker:
         if self.lifecycle.phase is not STOPPED:
             self.lifecycle.happen(WorkerEvent.STOP)
             self._stopping.set()
+            self._rests_end.set()
 
     def _welcomed(self) -> None:
         self.ready.set()
@@ -367,11 +375,22 @@ class Worker:
         """Try shared offers again, and mention all running tasks: the node may be another one."""
         if self._shared is not None:
             self._shared.available = True
-        self._heartbeats.connection_lost()
+        self._heartbeats.mention_all()
+
+    def _rerouted(self) -> None:
+        """Make offers where the partitions are now, and tell their owners what runs."""
+        self._context.rerouted()
+        self._rests_end.set()
+        if not self._stopping.is_set():
+            self._rests_end = asyncio.Event()
+        if self._shared is not None:
+            self._shared.rerouted()
+        self._heartbeats.mention_all()
+        self._slot_freed()
 
     async def _ask(self, served: Served, slots: int) -> Offered | None:
         view = served.view
-        asked_at = self._loop.time()
+        asked_at, reroutes = self._loop.time(), self._context.reroutes
         with view.to_read(asked_at) as poll:
             message = Offer(
                 *view.id,
@@ -403,16 +422,17 @@ class Worker:
                     served.offers.pop(held, None)
             self._outage.worked(served.name, poll.partition)
             self._outage.forget(served.name, served.view.counts.read)
-        nothing = not offered.tasks and not offered.reserved
+        nothing = not offered.tasks and not offered.reserved and reroutes == self._context.reroutes
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS)
         return offered
 
     async def _rest(self, seconds: float) -> None:
-        """Wait before the slots of this offer are offered again; a stop ends the wait."""
+        """Wait before the slots of this offer are offered again; a stop ends the wait, and a change
+        of the partitions' owners."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+                await self._rests_end.wait()
 
     def _judged(self, served: Served) -> None:
         """Look again at how the queue's queries end, here and elsewhere, and log a change."""
