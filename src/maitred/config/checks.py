@@ -6,6 +6,7 @@ import os
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+from maitred.config.cluster_checks import check_cluster
 from maitred.errors import InvalidArgument, InvalidName, InvalidSetting
 from maitred.routing.gradual import GradualChange
 from maitred.routing.keys import check_batch_size
@@ -54,6 +55,7 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
         from maitred.security.tls import server_context
 
         server_context(node.tls)
+    check_cluster(node, origin)
 
 
 def cores() -> int:
