@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from maitred.cli.main import cli
-from maitred.cli.up import joined
 from maitred.config import load
 from maitred.errors import (
     InvalidArgument,
@@ -25,7 +24,6 @@ from maitred.errors import (
     UnknownNode,
     UnsafeMemberChange,
 )
-from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.protocol.cluster import (
     ClusterDescription,
     DescribeCluster,
@@ -194,6 +192,7 @@ def test_members_as_json(node: Cluster) -> None:
             "The membership table cannot be read: It is away. These are the nodes of the last view",
             1,
         ),
+        (described(row(1), row(2, state="dead", beat_seconds_ago=600.0)), "", 0),
         (described(row(1), version=0), "", 0),
     ],
 )
@@ -440,29 +439,6 @@ def test_a_misspelt_command() -> None:
 
 
 # up
-
-
-def test_what_up_says_of_the_cluster() -> None:
-    def member(number: int) -> ClusterMember:
-        return ClusterMember(
-            id=f"{number:016x}",
-            node="",
-            host=f"node-{number:02}",
-            port=4747,
-            member_port=1,
-            shards=1,
-            shard_ports=(4748,),
-            state=MemberState.ACTIVE,
-        )
-
-    def view(many: int) -> ClusterView:
-        members = tuple(member(number) for number in range(many))
-        return ClusterView(cluster="maitred", version=many, members=members)
-
-    own = member(0).id
-    assert joined(view(1), own) == "maitred: this is its first node"
-    assert joined(view(3), own) == "maitred: joined node-01:4747, node-02:4747 (view 3)"
-    assert joined(view(20), own).endswith("node-08:4747 and 11 more (view 20)")
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,11 @@ def test_a_lease_has_room_for_a_lost_heartbeat() -> None:
     with pytest.raises(InvalidSetting, match="one late heartbeat") as refused:
         check(node({"beat_seconds": 2.0}))
     assert refused.value.remedy == "Use 6 or more."
+
+
+def test_the_port_for_probes_has_to_exist() -> None:
+    check(node(port=65_529, shards=4))
+    with pytest.raises(InvalidSetting) as refused:
+        check(node(port=65_530, shards=4))
+    assert refused.value.remedy == "Use a port up to 65,529."
+    check(node({"enabled": False}, port=65_530, shards=4))

@@ -82,7 +82,7 @@ class Table:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
         known = [cast("KnownMember", KnownMember.of(one)) for one in self.members.values()]
-        return [one._replace(load=0.25, beat_seconds_ago=0.5) for one in known]
+        return [one._replace(load=0.25, silent_seconds=0.5) for one in known]
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         for other in [*self.drained_meanwhile]:
@@ -155,15 +155,24 @@ class Scene:
 
 @in_a_loop
 async def test_members_as_the_table_has_them() -> None:
-    scene = Scene(member(2, JOINING, versions=(1,)), member(1), member(3, DEAD), partitions=1_000)
+    scene = Scene(
+        member(2, JOINING, versions=(1,)),
+        member(1),
+        member(3, DEAD, host="node-1"),  # before its node was started again
+        member(4, DEAD, versions=(), since=5.0),
+        member(5, DEAD, host="node-4", since=4.0),
+        partitions=1_000,
+    )
     told = await scene.describe()
     assert (told.cluster, told.version, told.protocol, told.problem) == ("maitred", 7, 1, "")
     assert told.lease_seconds == ClusterSettings().lease_seconds
     assert [(row.address, row.state) for row in told.members] == [
         ("node-1:4747", "active"),
         ("node-2:4747", "joining"),
+        ("node-4:4747", "dead"),
     ]
-    first, second = told.members
+    first, second, gone = told.members
+    assert gone.id == member(4).id
     assert (first.protocol, first.shards, first.load, first.beat_seconds_ago) == (2, 2, 0.25, 0.5)
     assert (first.partitions, second.partitions) == (1_000, 0)
     assert scene.table.open == 0

@@ -48,8 +48,9 @@ _EPILOG = (
 def cluster(context: click.Context, node: AskedNode, *, watch: bool, as_json: bool) -> None:
     """Show the nodes of a cluster: their state, load, partitions and heartbeats.
 
-    Nodes that share a PostgreSQL store are a cluster; any one of them answers. The user needs the
-    permission `admin` for every namespace (*).
+    Nodes that share a PostgreSQL store are a cluster; any one of them answers. A node that left or
+    was declared dead is shown for a day, unless it was started again. The user needs the permission
+    `admin` for every namespace (*).
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -131,7 +132,7 @@ def warnings(found: ClusterDescription) -> Iterator[str]:
                 f"{row.address} sent its last heartbeat {units.duration(row.beat_seconds_ago)} "
                 f"ago. After {found.lease_seconds:g} s the others vote on whether it is dead."
             )
-    releases = sorted({row.release for row in found.members if row.release})
+    releases = sorted({row.release for row in found.members if row.release and _lives(row)})
     if len(releases) > 1:
         yield (
             f"The nodes run different releases: {', '.join(releases)}. That is meant for the time "
@@ -145,10 +146,15 @@ def warnings(found: ClusterDescription) -> Iterator[str]:
 
 def _is_late(row: MemberRow, found: ClusterDescription) -> bool:
     return (
-        row.beat_seconds_ago is not None
+        _lives(row)
+        and row.beat_seconds_ago is not None
         and found.lease_seconds > 0
         and row.beat_seconds_ago > LATE_SHARE * found.lease_seconds
     )
+
+
+def _lives(row: MemberRow) -> bool:
+    return row.state != "dead"
 
 
 def _age(row: MemberRow, now: float) -> str | None:

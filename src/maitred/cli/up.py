@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
     from maitred.cli.up_example import ExamplePool
     from maitred.logs import Logger
-    from maitred.membership.view import ClusterView
     from maitred.node.supervisor import StartedNode
     from maitred.settings import Node
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
-
-MEMBERS_SHOWN = 8
-"""Other members of a cluster that are named; --json names all."""
 
 _GROUPED = {"announce": "cluster.announce"}
 """Settings of groups whose options have a shorter name."""
@@ -216,22 +212,26 @@ def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
         "data": str(running.data),
         "auth": settings.authenticates,
         "tls": settings.tls is not None,
-        "cluster": _cluster_facts(running),
+        "cluster": _cluster(running),
     }
 
 
-def _cluster_facts(running: StartedNode) -> dict[str, object] | None:
-    if running.view is None:
+def _cluster(running: StartedNode) -> dict[str, object] | None:
+    view = running.view
+    if view is None:
         return None
-    return {
-        "name": running.view.cluster,
-        "version": running.view.version,
-        "member": running.member,
-        "members": [
-            {"address": one.name, "node": one.node, "state": one.state.value}
-            for one in running.view.members
-        ],
-    }
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    return {"name": view.cluster, "version": view.version, "others": others}
+
+
+def _joined(running: StartedNode) -> str:
+    view = running.view
+    if view is None:
+        return ""
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    if not others:
+        return f"{view.cluster}: this is its first node; others join with the same --store"
+    return f"{view.cluster}: joined {', '.join(others)}"
 
 
 def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
@@ -252,7 +252,7 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo(f"data     {running.data}")
     click.echo(f"node     {running.node}")
     if running.view is not None:
-        click.echo(f"cluster  {joined(running.view, running.member)}")
+        click.echo(f"cluster  {_joined(running)}")
     users = "users must log in" if settings.authenticates else "none: every caller may do anything"
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
@@ -262,16 +262,6 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
     http_api = _http(running, settings)
     _print_next_steps(_url(running, settings), http_api, settings, with_example=with_example)
-
-
-def joined(view: ClusterView, member: str) -> str:
-    """Return the sentence that says which nodes the node has joined."""
-    others = sorted(one.name for one in view.members if one.id != member)
-    if not others:
-        return f"{view.cluster}: this is its first node"
-    more = len(others) - MEMBERS_SHOWN
-    shown = ", ".join(others[:MEMBERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{view.cluster}: joined {shown} (view {view.version})"
 
 
 def _print_next_steps(

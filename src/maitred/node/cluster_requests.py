@@ -88,8 +88,8 @@ class DescribedMember(Protocol):
         """The load of the node at its last heartbeat."""
 
     @property
-    def beat_seconds_ago(self) -> float | None:
-        """How long ago its last heartbeat was."""
+    def silent_seconds(self) -> float | None:
+        """How long ago its last heartbeat was, by the database's clock."""
 
 
 class KnownMember(NamedTuple):
@@ -104,7 +104,7 @@ class KnownMember(NamedTuple):
     shards: int
     since: float
     load: float | None = None
-    beat_seconds_ago: float | None = None
+    silent_seconds: float | None = None
 
     @classmethod
     def of(cls, member: ClusterMember) -> DescribedMember:
@@ -125,7 +125,7 @@ class OperatorsTable(Protocol):
     """The membership table as operators use it, over a connection of its own."""
 
     async def describe(self) -> Sequence[DescribedMember]:
-        """Return the members that are not dead."""
+        """Return the members, and those that died not long ago."""
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         """Change the member's state if it is still `before`; return the table as it is then."""
@@ -214,7 +214,7 @@ class ClusterRequests:
     async def _read(self) -> list[DescribedMember]:
         try:
             async with asyncio.timeout(TABLE_SECONDS), self._table() as table:
-                return _alive(await table.describe())
+                return _shown(await table.describe())
         except TimeoutError:
             raise StoreUnavailable(
                 f"The database did not answer within {TABLE_SECONDS:g} s.",
@@ -322,13 +322,26 @@ def _alive(members: Iterable[DescribedMember]) -> list[DescribedMember]:
     return [one for one in members if _state(one) is not MemberState.DEAD]
 
 
+def _shown(members: Iterable[DescribedMember]) -> list[DescribedMember]:
+    """Return the living members, and of each address that has none the member that died last: a
+    node that did not come back."""
+    known = list(members)
+    shown = _alive(known)
+    addresses = {one.address for one in shown}
+    for one in sorted(known, key=lambda one: one.since, reverse=True):
+        if one.address not in addresses:
+            addresses.add(one.address)
+            shown.append(one)
+    return shown
+
+
 def _state(member: DescribedMember) -> MemberState:
     return MemberState(member.state)
 
 
 def _common_protocol(members: Iterable[DescribedMember]) -> int:
-    """Return the newest version that all members speak; 0 if there is none."""
-    spoken = [set(one.versions) for one in members if one.versions]
+    """Return the newest version that all living members speak; 0 if there is none."""
+    spoken = [set(one.versions) for one in _alive(members) if one.versions]
     return max(set.intersection(*spoken), default=0) if spoken else 0
 
 
@@ -343,7 +356,7 @@ def _row(member: DescribedMember, counts: MemberPartitions | None) -> MemberRow:
         shards=member.shards,
         since=member.since,
         load=member.load,
-        beat_seconds_ago=member.beat_seconds_ago,
+        beat_seconds_ago=member.silent_seconds,
         partitions=None if counts is None else counts.placed.get(member.id, 0),
         held=None if counts is None else counts.held.get(member.id),
     )

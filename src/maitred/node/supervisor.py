@@ -70,10 +70,8 @@ class StartedNode:
     http_port: int = 0
     """Port of the HTTP API; 0 if the node has none, or if its gateway does not reach the node."""
     gateway_pid: int = 0
-    member: str = ""
-    """The id of the member of the cluster that this start is; empty without a cluster."""
     view: ClusterView | None = None
-    """The first view of the cluster that has this member; None without a cluster."""
+    """The cluster that the node has joined; None without one."""
 
 
 class Companion(Protocol):

@@ -117,6 +117,7 @@ class ClusterDescription(Answer, array_like=True, gc=False):
     protocol: int
     """The newest version of the protocol that every member speaks."""
     members: list[MemberRow]
+    """Also nodes that left or died within a day and were not started again."""
     lease_seconds: float = 0.0
     """How long a heartbeat counts, by the settings of the answering node."""
     problem: str = ""
