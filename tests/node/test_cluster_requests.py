@@ -14,6 +14,7 @@ from maitred.membership.homes import ClusterHomes
 from maitred.membership.table import TableState
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.node import cluster_requests
+from maitred.node.audited import tell_of_request
 from maitred.node.cluster_requests import ClusterRequests, KnownMember
 from maitred.protocol.cluster import (
     ClusterDescription,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.logs import Logger
+    from maitred.node.request_origin import RequestOrigin
+    from maitred.security.audit_log import AuditLog
     from maitred.store.interface import Store
 
 ACTIVE, DRAINING, JOINING, DEAD = (
@@ -327,3 +330,22 @@ async def test_a_node_that_dies_meanwhile() -> None:
     scene.table.change = too_late  # type: ignore[method-assign]
     with pytest.raises(UnsafeMemberChange, match="no longer in the cluster"):
         await scene.drain("node-1")
+
+
+def test_draining_is_recorded_and_looking_is_not() -> None:
+    recorded: list[tuple[str, dict[str, Any]]] = []
+
+    class Audit:
+        def record(self, action: str, **fields: Any) -> None:  # noqa: ANN401
+            recorded.append((action, fields))
+
+    class Origin:
+        user, source = "boss", "10.0.0.9:1"
+
+    for message in (DescribeCluster(0, 0), DrainNode(0, 0, "node-1", drain=False)):
+        assert message.permission == "admin"
+        tell_of_request(cast("AuditLog", Audit()), message, cast("RequestOrigin", Origin()))
+    ((action, fields),) = recorded
+    assert action == "drain node"
+    assert fields["user"] == "boss"
+    assert fields["details"] == {"name": "node-1", "drain": False}
