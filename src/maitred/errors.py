@@ -492,6 +492,19 @@ class UnknownUser(InvalidArgument, code="unknown-user"):
     """The user does not exist."""
 
 
+class NoCluster(InvalidArgument, code="no-cluster"):
+    """The request is about a cluster, and the node belongs to none."""
+
+
+class UnknownNode(InvalidArgument, code="unknown-node"):
+    """No member of the cluster has this name, or several have it."""
+
+
+class UnsafeMemberChange(InvalidArgument, code="unsafe-member-change"):
+    """A change of a member's state that its state does not allow, or that would leave the cluster
+    without an active node."""
+
+
 class UnknownToken(MaitredError, code="unknown-token"):
     """The API token does not exist."""
 

@@ -1,15 +1,17 @@
-"""`maitred admin`: the commands for queues, queries, workers, API tokens and backups."""
+"""`maitred admin`: the commands for queues, queries, workers, nodes, API tokens and backups."""
 
 from __future__ import annotations
 
 import click
 
 from maitred.cli.admin_backup import backup, restore
+from maitred.cli.admin_cluster import cluster
 from maitred.cli.admin_damaged import damaged
 from maitred.cli.admin_dead import dead
 from maitred.cli.admin_delete import delete
 from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
+from maitred.cli.admin_node import node
 from maitred.cli.admin_partitions import update_partitions
 from maitred.cli.admin_query import query
 from maitred.cli.admin_reload import reload
@@ -20,7 +22,7 @@ from maitred.cli.groups import HintingGroup
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Inspect and manage queues and their tasks, queries, workers, API tokens and backups."""
+    """Inspect and manage queues and their tasks, queries, workers, nodes, tokens and backups."""
 
 
 @admin.group(cls=HintingGroup)
@@ -38,6 +40,8 @@ for _command in (list_queues, describe, update_partitions, dead, damaged, delete
 admin.add_command(query)
 admin.add_command(token)
 admin.add_command(worker)
+admin.add_command(cluster)
+admin.add_command(node)
 admin.add_command(reload)
 admin.add_command(backup)
 admin.add_command(restore)

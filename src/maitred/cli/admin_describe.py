@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import PartitionDescription, StoredAmount
     from maitred.routing.names import QueueId
 
+NODE_LETTERS = 8
+"""Letters of a node's identity that are shown if its address is not known."""
+
 WORKERS_SHOWN = 20
 """The busiest; JSON has them all."""
 
@@ -62,7 +65,10 @@ def describe(queue: QueueId, node: AskedNode, *, as_json: bool) -> None:
 
 def _told(queue: DescribedQueue) -> dict[str, object]:
     root, (found, silent) = queue.root, queue.partitions
-    partitions = {at: _partition_told(one) for at, one in found.items()} | {
+    partitions = {
+        at: _partition_told(one) | {"address": queue.addresses.get(one.node)}
+        for at, one in found.items()
+    } | {
         at: {"partition": at, "state": UNREACHABLE, "error": reason.told()}
         for at, reason in silent.items()
     }
@@ -94,7 +100,7 @@ def _partition_told(description: PartitionDescription) -> dict[str, Any]:
 def _print(queue: DescribedQueue) -> None:
     _print_totals(queue)
     click.echo()
-    print_table(_rows(queue, _WORK))
+    print_table(_rows(queue, _where(queue) | _WORK))
     click.echo()
     print_table(_rows(queue, _RECORDS))
     for at, reason in queue.partitions.silent.items():
@@ -193,6 +199,14 @@ def _rows(
         {"partition": at, **(row_of(columns, found[at]) if at in found else empty)}
         for at in range(len(found) + len(silent))
     ]
+
+
+def _where(queue: DescribedQueue) -> dict[str, Callable[[PartitionDescription], object]]:
+    """Return the column that names the node of a partition, if there is more than one node."""
+    nodes = {one.node for one in queue.partitions.found.values()}
+    if len(nodes) <= 1 and len(queue.addresses) <= 1:
+        return {}
+    return {"node": lambda one: queue.addresses.get(one.node, one.node[:NODE_LETTERS])}
 
 
 def _share(part: int, whole: int) -> units.Shown | None:

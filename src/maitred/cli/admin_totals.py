@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.cli.admin_ask import ROOT, Answers, described, each, with_suggestion
 from maitred.errors import UnknownQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import PartitionDescription
     from maitred.routing.names import QueueId
@@ -61,6 +64,8 @@ class DescribedQueue(NamedTuple):
     id: QueueId
     root: PartitionDescription
     partitions: Answers[int, PartitionDescription]
+    addresses: Mapping[str, str] = MappingProxyType({})
+    """The addresses of the nodes that the client knows, by their identities."""
 
     def totals(self) -> QueueTotals:
         answered = list(self.partitions.found.values())
@@ -96,7 +101,7 @@ async def describe_root(client: AsyncClient, queue: QueueId) -> DescribedQueue:
         root = await described(client, queue, ROOT)
     except UnknownQueue as problem:
         raise await with_suggestion(client, queue, problem) from None
-    return DescribedQueue(queue, root, Answers({ROOT: root}, {}))
+    return DescribedQueue(queue, root, Answers({ROOT: root}, {}), _addresses(client))
 
 
 async def describe_all(client: AsyncClient, queue: QueueId) -> DescribedQueue:
@@ -104,4 +109,8 @@ async def describe_all(client: AsyncClient, queue: QueueId) -> DescribedQueue:
     begun = await describe_root(client, queue)
     others = await each(range(1, begun.root.counts.read), lambda at: described(client, queue, at))
     found = begun.partitions.found | others.found
-    return begun._replace(partitions=Answers(found, others.silent))
+    return begun._replace(partitions=Answers(found, others.silent), addresses=_addresses(client))
+
+
+def _addresses(client: AsyncClient) -> dict[str, str]:
+    return {one.node: one.address for one in client.nodes() if one.node is not None}

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
 
+_GROUPED = {"announce": "cluster.announce"}
+"""Settings of groups whose options have a shorter name."""
+
 HOW_TO_STOP = (
     "\nCtrl-C stops it when the work in flight is finished; a second Ctrl-C stops it at once."
 )
@@ -49,6 +52,11 @@ _EPILOG = (
     metavar="URL",
     help="Where tasks are kept: postgresql://...; with a password better in the variable "
     "MAITRED_STORE.  [default: files in the data directory]",
+)
+@click.option(
+    "--announce",
+    metavar="HOST",
+    help="Where clients and other nodes of a cluster reach this one.  [default: the host]",
 )
 @click.option("--config", "file", metavar="FILE", help="A TOML file with settings.")
 @click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 10]")
@@ -98,6 +106,7 @@ def up(
     # The files of this process and its shards are for their owner alone, sockets and logs as well.
     os.umask(os.umask(0o077) | 0o077)
     settings = read()
+    _check_announced(settings)
     log = logger(settings.log)
     pool = _example(settings, log) if example else None
 
@@ -114,7 +123,9 @@ def up(
 
 def flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, object]:
     """Return the options of the command line by the names of their settings."""
-    given = {name.replace("log_", "log."): value for name, value in options.items()}
+    given = {
+        _GROUPED.get(name, name.replace("log_", "log.")): value for name, value in options.items()
+    }
     for other in others:
         name, equals, value = other.partition("=")
         if not equals:
@@ -125,6 +136,16 @@ def flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, o
             raise InvalidArgument(f"{name} is given twice.", remedy="Keep one of them.")
         given[name] = value
     return given
+
+
+def _check_announced(settings: Node) -> None:
+    """Raise `CannotStart` if the announced host has no address: no other node could connect. Only
+    the start looks it up, since a resolver can take its time."""
+    from maitred.node.held_ports import resolve
+    from maitred.security.announced_address import announced
+
+    if settings.store is not None and settings.cluster.enabled:
+        resolve(announced(settings, settings.port)[0])
 
 
 def _example(settings: Node, log: Logger) -> ExamplePool:
@@ -153,7 +174,11 @@ def _announce(
 
 
 def _url(running: StartedNode, settings: Node) -> str:
-    host = _EVERYWHERE.get(running.host, running.host)
+    from maitred.security.announced_address import announced
+
+    # The certificate of a node in a cluster is for the host that it announces.
+    host, _ = announced(settings, running.port)
+    host = _EVERYWHERE.get(host, host)
     scheme = "maitreds" if settings.tls else "maitred"
     return f"{scheme}://{_bracketed(host)}:{running.port}"
 
@@ -187,7 +212,26 @@ def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
         "data": str(running.data),
         "auth": settings.authenticates,
         "tls": settings.tls is not None,
+        "cluster": _cluster(running),
     }
+
+
+def _cluster(running: StartedNode) -> dict[str, object] | None:
+    view = running.view
+    if view is None:
+        return None
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    return {"name": view.cluster, "version": view.version, "others": others}
+
+
+def _joined(running: StartedNode) -> str:
+    view = running.view
+    if view is None:
+        return ""
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    if not others:
+        return f"{view.cluster}: this is its first node; others join with the same --store"
+    return f"{view.cluster}: joined {', '.join(others)}"
 
 
 def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
@@ -207,6 +251,8 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo()
     click.echo(f"data     {running.data}")
     click.echo(f"node     {running.node}")
+    if running.view is not None:
+        click.echo(f"cluster  {_joined(running)}")
     users = "users must log in" if settings.authenticates else "none: every caller may do anything"
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
@@ -239,6 +285,8 @@ def _print_next_steps(
     click.echo(f"  {command} status{option}")
     click.echo(f"  {command} ping{option}")
     click.echo(f"  {command} admin queue list{option}")
+    if settings.store is not None and settings.cluster.enabled:
+        click.echo(f"  {command} admin cluster{option}")
     click.echo("\nor, in Python, a task that waits for a worker (README.md shows one):\n")
     click.echo("  from maitred import App")
     click.echo(f'  app = App("shop", node="{url}")')

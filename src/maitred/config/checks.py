@@ -6,6 +6,7 @@ import os
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+from maitred.config.cluster_checks import check_cluster
 from maitred.errors import InvalidArgument, InvalidName, InvalidSetting
 from maitred.routing.gradual import GradualChange
 from maitred.routing.keys import check_batch_size
@@ -54,6 +55,7 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
         from maitred.security.tls import server_context
 
         server_context(node.tls)
+    check_cluster(node, origin)
 
 
 def cores() -> int:
@@ -77,11 +79,13 @@ class _Origins:
 
 def _check_ports(node: Node, origin: _Origins) -> None:
     shards = node.shards or cores()
-    if node.port and node.port + shards > PORT_MAX:
+    # Above the shards' ports, one for stock drivers, and one at which other nodes probe this one.
+    taken = shards + 2 if node.store is not None and node.cluster.enabled else shards
+    if node.port and node.port + taken > PORT_MAX:
         raise InvalidSetting(
             f"{origin('port')} is {node.port:,}, and each of the {shards:,} {origin('shards')} "
             f"takes one more above it, which ends beyond {PORT_MAX:,}.",
-            remedy=f"Use a port up to {PORT_MAX - shards:,}.",
+            remedy=f"Use a port up to {PORT_MAX - taken:,}.",
         )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
 
-LOOKS_ONLY: Final = frozenset({Opcode.DESCRIBE, Opcode.QUEUES, Opcode.LIST_TOKENS})
+LOOKS_ONLY: Final = frozenset({Opcode.DESCRIBE, Opcode.QUEUES, Opcode.LIST_TOKENS, Opcode.CLUSTER})
 
 _LOOKS: Final = ("list", "show")
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maitred.logs import Logger
+    from maitred.membership.view import ClusterView
     from maitred.node.identity import DataDirectory
     from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node
@@ -69,6 +70,8 @@ class StartedNode:
     http_port: int = 0
     """Port of the HTTP API; 0 if the node has none, or if its gateway does not reach the node."""
     gateway_pid: int = 0
+    view: ClusterView | None = None
+    """The cluster that the node has joined; None without one."""
 
 
 class Companion(Protocol):

@@ -96,12 +96,17 @@ class MemberRow(Struct, array_like=True, gc=False):
     shards: int
     since: float
     """When the member entered its state, in seconds since 1970."""
-    load: float
-    """The load of the node at its last heartbeat: 1 is a full core."""
-    beat_seconds_ago: float
-    """How long ago its last heartbeat was, by the database's clock."""
-    partitions: int
-    """How many partitions of the store the ring gives it."""
+    load: float | None
+    """The load of the node at its last heartbeat: 1 is a full core. None if the membership table
+    cannot be read."""
+    beat_seconds_ago: float | None
+    """How long ago its last heartbeat was, by the database's clock. None if the membership table
+    cannot be read."""
+    partitions: int | None
+    """How many partitions of the store the ring gives it. None if they are not counted yet, or if
+    the store cannot be read."""
+    held: int | None = None
+    """How many partitions it acquired and has not handed over yet, for a draining member."""
 
 
 class ClusterDescription(Answer, array_like=True, gc=False):
@@ -113,6 +118,12 @@ class ClusterDescription(Answer, array_like=True, gc=False):
     protocol: int
     """The newest version of the protocol that every member speaks."""
     members: list[MemberRow]
+    """Also nodes that left or died within a day and were not started again."""
+    lease_seconds: float = 0.0
+    """How long a heartbeat counts, by the settings of the answering node."""
+    problem: str = ""
+    """Why the membership table cannot be read; empty if it can. The members are then those of the
+    answering shard's view."""
 
 
 class DrainNode(ShardRequest, array_like=True, gc=False):
@@ -123,7 +134,7 @@ class DrainNode(ShardRequest, array_like=True, gc=False):
     any_node = True
 
     name: str
-    """The address or the identity of the node."""
+    """The address or the identity of the node, or the beginning of one that no other node has."""
     drain: bool = True
     """False: put it back."""
 

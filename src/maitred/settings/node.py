@@ -102,7 +102,7 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     header_bytes: Advanced[Annotated[int, Meta(ge=1024, le=2**24)]] = 32 * 1024
     """Largest request line with headers; proxies send a few hundred bytes."""
 
-    body_bytes: Annotated[int, Meta(ge=1024, le=240 * 2**20)] = 2 * 2**20
+    body_bytes: Advanced[Annotated[int, Meta(ge=1024, le=240 * 2**20)]] = 2 * 2**20
     """Largest body of a request; the same as for payloads of tasks."""
 
     stranger_bytes: Advanced[Count] = 16 * 2**20
@@ -158,17 +158,22 @@ class ClusterSettings(Schema, frozen=True, kw_only=True):
     """How a node with a PostgreSQL store belongs to a cluster: all nodes that share the database
     and the cluster's name."""
 
+    enabled: Advanced[bool] = True
+    """Whether a node with a PostgreSQL store belongs to the cluster of that database. A node that
+    does not has to be the only node that uses the database."""
+
     name: Advanced[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]] = "maitred"
     """Name of the cluster. Several clusters can share a database server, each with a database of
     its own; the name keeps a node out of the wrong one."""
 
-    announce: Advanced[Text | None] = None
-    """HOST or HOST:PORT at which clients and the other nodes reach this node; by default the
-    address that it listens on."""
+    announce: Text | None = None
+    """Host at which clients and the other nodes reach this node; by default `host`. Needed if
+    `host` stands for all addresses of the machine (0.0.0.0). HOST:PORT is accepted if PORT is the
+    node's own port."""
 
-    authorities: Advanced[Location | None] = None
+    authorities: Location | None = None
     """PEM file with the certificate authority of the cluster, by which nodes verify each other.
-    Needed beyond loopback; `maitred admin cluster init-tls` makes one."""
+    Needed beyond loopback, together with `tls`; `maitred admin cluster init-tls` makes both."""
 
     beat_seconds: Advanced[Seconds] = 1.0
     """Interval of the heartbeats that a node writes to the database."""
@@ -223,7 +228,7 @@ class Node(Schema, frozen=True, kw_only=True):
     namespaces: dict[Text, Namespace] = field(default_factory=dict)
     """Quotas by namespace, or for `*`; only the most specific entry applies."""
 
-    cluster: Advanced[ClusterSettings] = field(default_factory=ClusterSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None

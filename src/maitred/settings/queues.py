@@ -157,7 +157,7 @@ class QuerySettings(Schema, frozen=True, kw_only=True):
     run_seconds: Seconds = 3600.0
     """Longest run of a query, whatever deadline its caller sets; then it is stopped."""
 
-    result_bytes: Annotated[int, Meta(ge=1, le=240 * 2**20)] = 64 * 2**20
+    result_bytes: Advanced[Annotated[int, Meta(ge=1, le=240 * 2**20)]] = 64 * 2**20
     """Largest result in one piece: the worker and the gateway hold all of it in memory. Larger
     results can be streamed."""
 
