@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """What lasts, and how to open it."""
 
-    async def open(self, own: int = 0) -> Store:
+    async def open(self, own: int = 0, owner: str = "") -> Store:
         """A store as shard `own` opens it; may be called while others are open."""
 
 
@@ -31,7 +31,7 @@ class Sqlite:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    async def open(self, own: int = 0) -> Store:
+    async def open(self, own: int = 0, owner: str = "") -> Store:  # noqa: ARG002 - one node's own
         return await open_sqlite(self.directory, own)
 
 
@@ -39,8 +39,8 @@ class Postgres:
     def __init__(self, location: str) -> None:
         self.location = location
 
-    async def open(self, own: int = 0) -> Store:  # noqa: ARG002 - all shards share it
-        return await open_postgres(self.location, log=silent())
+    async def open(self, own: int = 0, owner: str = "") -> Store:  # noqa: ARG002 - all share it
+        return await open_postgres(self.location, log=silent(), owner=owner)
 
 
 class Simulated:
@@ -50,8 +50,8 @@ class Simulated:
             Random(4711), DiskFaults(delay_min_seconds=0.0, delay_max_seconds=1e-6)
         )
 
-    async def open(self, own: int = 0) -> Store:  # noqa: ARG002 - all shards share it
-        return SimulatedStore(self.disk)
+    async def open(self, own: int = 0, owner: str = "") -> Store:  # noqa: ARG002 - all share it
+        return SimulatedStore(self.disk, owner)
 
 
 @asynccontextmanager

@@ -333,7 +333,7 @@ async def test_partitions_in_order(engine: Engine) -> None:
 
 
 @awaited
-async def test_children_with_tasks_in_order(engine: Engine) -> None:
+async def test_partitions_with_tasks_in_order(engine: Engine) -> None:
     children = [PartitionKey("a", "é\"'\\", 1, 2), PartitionKey("z", "B", 1, 10)]
     root, empty = PartitionKey("a", "b", 1, 0), PartitionKey("a", "b", 1, 1)
     async with opened(engine, 0, 1) as (one, two):
@@ -342,8 +342,11 @@ async def test_children_with_tasks_in_order(engine: Engine) -> None:
             if key is not empty:
                 assert await write(store, key, 1, backlog=1, segments=[segment(1, 1)])
         assert await one.children_with_tasks() == await two.children_with_tasks() == children
+        with_tasks = [root, *children]
+        assert await one.partitions_with_tasks() == await two.partitions_with_tasks() == with_tasks
         assert await write(one, children[0], 1, backlog=0, segments_gone=[segment(1, 1)])
         assert await two.children_with_tasks() == children[1:]
+        assert await two.partitions_with_tasks() == [root, children[1]]
 
 
 @awaited

@@ -18,7 +18,7 @@ from maitred.logs import silent
 from maitred.matching.records import Changes
 from maitred.store.postgres import open_postgres
 from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
-from maitred.store.scripts import migrations, statements
+from maitred.store.scripts import Migration, migrations, statements
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
 from tests.store.samples import ANY_SIZE, KEY, OTHER, acquire, everything, segment, write
@@ -61,6 +61,39 @@ async def test_a_database_of_a_newer_program_is_refused(location: str) -> None:
     await execute(location, f"INSERT INTO maitred.versions VALUES ({newer})")  # noqa: S608
     with pytest.raises(CannotStart, match="written by a newer maitred"):
         await open_postgres(location, log=silent())
+
+
+@awaited
+async def test_a_database_of_a_newer_program_that_keeps_to_this_one_is_used(location: str) -> None:
+    async with opened(Postgres(location)):
+        pass
+    known = migrations("postgres")[-1].version
+    values = f"({known + 1}, {known}), ({known + 2}, 3)"
+    await execute(location, f"INSERT INTO maitred.versions VALUES {values}")  # noqa: S608
+    async with opened(Postgres(location)) as store:
+        assert (await acquire(store, KEY)).range_id == 1
+
+
+@awaited
+async def test_a_database_of_an_earlier_release_is_migrated(location: str) -> None:
+    await execute(location, statements("postgres")["versions_make"])
+    for migration in migrations("postgres")[:6]:
+        await execute(location, migration.script)
+        await execute(location, f"INSERT INTO maitred.versions VALUES ({migration.version})")  # noqa: S608
+    await execute(
+        location,
+        "SELECT maitred.make_partitions("
+        "ARRAY['shop'], ARRAY['mails'], ARRAY[1], ARRAY[0], ARRAY[9], ARRAY[9])",
+    )
+    async with opened(Postgres(location)) as store:
+        assert await store.owners([KEY]) == {}
+        assert (await acquire(store, KEY)).range_id == 2
+        assert await write(store, KEY, 2)
+
+
+def test_migrations_say_which_programs_can_go_on() -> None:
+    assert Migration(9, "-- compatible: 7\n--\n-- More.").compatible == 7
+    assert Migration(9, "-- Not compatible.").compatible == 9
 
 
 @awaited

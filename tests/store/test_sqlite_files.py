@@ -263,11 +263,11 @@ def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
     """So that ten million tasks are found as quickly as ten."""
     SqliteFile.open(tmp_path / "tasks-0.db").close()
     connection = sqlite3.connect(tmp_path / "tasks-0.db")
-    # Rows of partitions, however many tasks they have; a child that has some is looked for twice a
+    # Rows of partitions, however many tasks they have; those that have some are looked for twice a
     # minute, what all hold is summed up once a second, and queues are counted when one is made; an
     # index would cost every commit.
     walks_all = {
-        "children_with_tasks": "SCAN partitions",
+        "partitions_with_tasks": "SCAN partitions",
         "queue_total": "SCAN partitions USING COVERING INDEX sqlite_autoindex_partitions_1",
         "use": "SCAN partitions USING INDEX sqlite_autoindex_partitions_1",
     }

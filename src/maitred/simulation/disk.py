@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Partition:
     range_id: int = 0
+    owner: str = ""
     backlog: int = 0
     clean: bool = True
     counts: PartitionCounts | None = None
@@ -126,18 +127,19 @@ class Contents:
         self._watermark = 0
         """A number not below any range id, or version of counts, of a deleted partition."""
 
-    def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
-        return [self._acquire(one) for one in group]
+    def acquire(self, group: Sequence[Acquisition], owner: str = "") -> list[Acquired | Refusal]:
+        return [self._acquire(one, owner) for one in group]
 
-    def _acquire(self, wanted: Acquisition) -> Acquired | Refusal:
+    def _acquire(self, wanted: Acquisition, owner: str) -> Acquired | Refusal:
         refusal = None if wanted.key in self._partitions else self._refusal(wanted)
-        return refusal or self.own(wanted.key)
+        return refusal or self.own(wanted.key, owner)
 
-    def own(self, key: PartitionKey) -> Acquired:
+    def own(self, key: PartitionKey, owner: str = "") -> Acquired:
         """Acquire a partition, created if needed, whatever the quotas say."""
         found = self._partitions.setdefault(key, _Partition(self._watermark))
         was_clean, found.clean = found.clean, False
         found.range_id += 1
+        found.owner = owner
         return Acquired(found.range_id, found.counts, found.backlog, was_clean)
 
     def _refusal(self, wanted: Acquisition) -> Refusal | None:
@@ -151,14 +153,19 @@ class Contents:
             return Refusal.STORE_FULL
         return None
 
-    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
-        return {}
+    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+        found = ((key, self._of(key)) for key in group)
+        return {key: one.owner.split("/")[0] for key, one in found if one.owner and not one.clean}
 
-    def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
+    def commit(self, group: Sequence[Changes], owner: str = "") -> list[PartitionKey]:
         overtaken = []
         for changes in group:
             found = self._partitions.get(changes.key)
-            if found is None or found.range_id != changes.range_id:
+            if (
+                found is None
+                or found.range_id != changes.range_id
+                or (owner and found.owner != owner)
+            ):
                 overtaken.append(changes.key)
             else:
                 found.write(changes)
@@ -239,9 +246,11 @@ class Contents:
     def partitions(self) -> list[PartitionKey]:
         return sorted(self._partitions)
 
+    def partitions_with_tasks(self) -> list[PartitionKey]:
+        return sorted(key for key, partition in self._partitions.items() if partition.backlog)
+
     def children_with_tasks(self) -> list[PartitionKey]:
-        found = self._partitions.items()
-        return sorted(key for key, partition in found if key.partition and partition.backlog)
+        return [key for key in self.partitions_with_tasks() if key.partition]
 
     def use(self) -> StoreUse:
         """Count the use anew; the real engines keep sums."""

@@ -24,8 +24,11 @@ from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavail
 from maitred.simulation.disk import Contents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from random import Random
+
+    from maitred.matching.records import Acquired, Changes, PartitionKey
+    from maitred.store.interface import Acquisition, Refusal
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -141,8 +144,10 @@ def _asking(
 class SimulatedStore:
     """The handle of one process to a `SimulatedDisk`; implements `Store`."""
 
-    def __init__(self, disk: SimulatedDisk) -> None:
+    def __init__(self, disk: SimulatedDisk, owner: str = "") -> None:
         self.disk = disk
+        self.owner = owner
+        """The name with which the process acquires partitions; empty for range ids alone."""
         self._under_way = 0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -151,9 +156,7 @@ class SimulatedStore:
         state = "closed" if self._closed else "open"
         return f"<SimulatedStore {state}, {self._under_way} calls under way>"
 
-    acquire = _asking(Contents.acquire, writes=True)
     owners = _asking(Contents.owners)
-    commit = _asking(Contents.commit, writes=True, commit=True)
     segments = _asking(Contents.segments)
     segments_around = _asking(Contents.segments_around)
     later = _asking(Contents.later)
@@ -173,11 +176,20 @@ class SimulatedStore:
     empty_partitions = _asking(Contents.empty_partitions)
     forget = _asking(Contents.forget, writes=True)
     delete_queue = _asking(Contents.delete_queue, writes=True)
+    partitions_with_tasks = _asking(Contents.partitions_with_tasks)
     children_with_tasks = _asking(Contents.children_with_tasks)
     use = _asking(Contents.use)
     signing_key = _asking(Contents.signing_key, writes=True)
     document = _asking(Contents.document)
     replace_document = _asking(Contents.replace_document, writes=True, commit=True)
+
+    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        action = partial(self.disk.contents.acquire, group, self.owner)
+        return await self.ask(action, writes=True, commit=False)
+
+    async def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
+        action = partial(self.disk.contents.commit, group, self.owner)
+        return await self.ask(action, writes=True, commit=True)
 
     async def close(self) -> None:
         self._closed = True

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://user@host/database."
 
 
-async def open_store(location: str | None, data: Path, own: int, log: StoreLog) -> Store:
+async def open_store(
+    location: str | None, data: Path, own: int, log: StoreLog, *, owner: str = ""
+) -> Store:
     """Open the store of shard `own`: SQLite in `data` if `location` is None, else PostgreSQL there.
+
+    `owner` names this start of the shard in PostgreSQL: "<member of the cluster>/<random>". Only
+    the owner that acquired a partition last can write to it. SQLite, which one node uses alone,
+    needs no owner.
 
     A location may hold a password, so errors show nothing of it but the scheme.
     """
@@ -41,4 +47,4 @@ async def open_store(location: str | None, data: Path, own: int, log: StoreLog) 
             "A PostgreSQL store needs the package asyncpg, which is not installed.",
             remedy="Install it with: pip install 'maitred[postgres]'",
         ) from None
-    return await open_postgres(location, log=log)
+    return await open_postgres(location, log=log, owner=owner)

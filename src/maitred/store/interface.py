@@ -4,6 +4,10 @@ A store is fenced. A shard that wants to write for a partition acquires it, whic
 id; every commit names the range id of its owner, and an owner that was overtaken writes nothing.
 Two owners of one partition can both be running, but they can never both write.
 
+A store that several nodes share is opened with the name of its owner, one per start of a shard.
+Then commits are conditional on the name too: a database that fails over to a standby without the
+latest commits may give one range id to two owners, and only the one that acquired last may write.
+
 `commit` takes a group: the changes of many partitions at once, on disk when it returns. The changes
 of one partition are written as a whole or not at all. A partition that was overtaken is left out
 and reported, and affects no other. If `commit` raises, nothing was written, unless the error says
@@ -170,7 +174,8 @@ class Store(Protocol):
 
     async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
         """Return, for the partitions that exist and were not left in order, the id of the cluster's
-        member that acquired them last. A store that only one node uses returns nothing."""
+        member that acquired them last: the part before "/" of the owner. A store that only one
+        node uses returns nothing."""
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         """Write all changes durably; return the keys of the partitions that were overtaken.
@@ -262,6 +267,9 @@ class Store(Protocol):
         Unless forced, nothing is deleted if one of them has tasks, dead letters or damaged rows.
         Owners of deleted partitions are overtaken. A call that failed half-way may be repeated.
         """
+
+    async def partitions_with_tasks(self) -> list[PartitionKey]:
+        """Return the partitions, roots included, that have unfinished tasks, in order."""
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         """Return the partitions, except roots, that have unfinished tasks, in order."""

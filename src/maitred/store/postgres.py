@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from maitred.errors import CannotStart, StoreUnavailable
+from maitred.errors import StoreUnavailable
 from maitred.matching.records import (
     Acquired,
     Dead,
@@ -40,8 +40,9 @@ from maitred.store.interface import (
     StoreUse,
 )
 from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
+from maitred.store.postgres_migration import MIGRATION_SECONDS, migrate
 from maitred.store.postgres_rows import columns_of, columns_of_keys
-from maitred.store.scripts import migrations, statements
+from maitred.store.scripts import statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -60,9 +61,6 @@ COMMAND_SECONDS: Final = 10.0
 """How long to wait for the answer to one statement. The server itself gives up a little earlier, so
 that it is known that nothing was done."""
 
-MIGRATION_SECONDS: Final = 600.0
-"""How long one step of a migration may take, including the wait for another shard that does it."""
-
 _STATEMENTS: Final = statements("postgres")
 _REFUSALS: Final = {"namespace": Refusal.NAMESPACE_FULL, "store": Refusal.STORE_FULL}
 
@@ -71,10 +69,14 @@ async def open_postgres(
     location: str,
     *,
     log: StoreLog,
+    owner: str = "",
     command_seconds: float = COMMAND_SECONDS,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Store:
     """Connect, and migrate the database to this program's version.
+
+    With an `owner`, "<member>/<random>", the store writes only to partitions that this owner was
+    the last to acquire; without one, commits are checked by the range id alone.
 
     Raise `CannotStart` if waiting cannot help, `StoreUnavailable` if the server does not answer.
     """
@@ -83,7 +85,7 @@ async def open_postgres(
             location, timeout=connect_seconds, command_timeout=MIGRATION_SECONDS
         )
         try:
-            await _migrate(connection)
+            await migrate(connection)
             fsync = (await connection.fetchrow(_STATEMENTS["connected"]))[0]
         finally:
             connection.terminate()
@@ -103,7 +105,9 @@ async def open_postgres(
     if fsync == "off":
         log.warning("The database server runs with fsync = off: a power failure can lose tasks.")
     log.info("The store is open.", engine="postgresql")
-    return _PostgresStore(pool, command_seconds, connect_seconds)
+    return _PostgresStore(
+        pool, owner=owner, command_seconds=command_seconds, connect_seconds=connect_seconds
+    )
 
 
 async def _prepare(connection: asyncpg.Connection) -> None:
@@ -115,30 +119,14 @@ async def _as_it_is(_connection: asyncpg.Connection) -> None:
     """Skip the pool's reset: no session state needs it, and it would cost a round trip."""
 
 
-async def _migrate(connection: asyncpg.Connection) -> None:
-    async with connection.transaction():
-        await connection.execute(_STATEMENTS["migrations_begin"])
-        if not await connection.fetchval(_STATEMENTS["versions_exist"]):
-            await connection.execute(_STATEMENTS["versions_make"])
-        version = await connection.fetchval(_STATEMENTS["version"])
-        known = migrations("postgres")[-1].version
-        if version > known:
-            raise CannotStart(
-                f"The database was written by a newer maitred: it has version {version}, and "
-                f"this program knows versions up to {known}.",
-                remedy="Use the newer maitred.",
-            )
-        for migration in migrations("postgres"):
-            if migration.version > version:
-                await connection.execute(migration.script)
-                await connection.execute(_STATEMENTS["version_reached"], migration.version)
-
-
 class _PostgresStore:
     """Implements `Store`; a read of a partition that does not exist returns nothing."""
 
-    def __init__(self, pool: asyncpg.Pool, command_seconds: float, connect_seconds: float) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, *, owner: str, command_seconds: float, connect_seconds: float
+    ) -> None:
         self._pool = pool
+        self._owner = owner
         self._command_seconds = command_seconds
         self._connect_seconds = connect_seconds
         self._closed = False
@@ -187,7 +175,8 @@ class _PostgresStore:
         found: dict[PartitionKey, Acquired | Refusal],
         *more: list[int],
     ) -> None:
-        rows = await self._fetch(statement, *columns_of_keys(one.key for one in group), *more)
+        columns = columns_of_keys(one.key for one in group)
+        rows = await self._fetch(statement, *columns, self._owner, *more)
         for at, refusal, number, range_id, backlog, found_clean, *counts in rows:
             key = group[at - 1].key
             if refusal is not None:
@@ -196,8 +185,9 @@ class _PostgresStore:
             self._ids[key] = number
             found[key] = Acquired(range_id, _counts(*counts), backlog, found_clean)
 
-    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
-        return {}
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+        rows = await self._fetch("owners", *columns_of_keys(group))
+        return {group[place - 1]: member for place, member in rows}
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
@@ -211,7 +201,7 @@ class _PostgresStore:
     async def _commit(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
         columns = columns_of(known)
         async with self._connection(commit=True) as connection:
-            rows = await connection.fetch(_STATEMENTS["commit"], *columns)
+            rows = await connection.fetch(_STATEMENTS["commit"], self._owner, *columns)
         return {row[0] for row in rows}
 
     async def _commit_damaged(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
@@ -226,7 +216,7 @@ class _PostgresStore:
     async def _set_aside(self, known: Sequence[tuple[int, Changes]], *, deletes: bool) -> set[int]:
         columns = columns_of(known)
         async with self._connection(commit=True) as connection, connection.transaction():
-            rows = await connection.fetch(_STATEMENTS["commit"], *columns)
+            rows = await connection.fetch(_STATEMENTS["commit"], self._owner, *columns)
             overtaken = {row[0] for row in rows}
             for number, changes in known:
                 if number in overtaken:
@@ -387,8 +377,11 @@ class _PostgresStore:
                 del self._ids[other]
         return QueueContents(*contents)
 
+    async def partitions_with_tasks(self) -> list[PartitionKey]:
+        return [PartitionKey(*row) for row in await self._fetch("partitions_with_tasks")]
+
     async def children_with_tasks(self) -> list[PartitionKey]:
-        return [PartitionKey(*row) for row in await self._fetch("children_with_tasks")]
+        return [key for key in await self.partitions_with_tasks() if key.partition]
 
     async def use(self) -> StoreUse:
         rows = await self._fetch("use")

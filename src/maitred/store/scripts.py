@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NUMBERED = re.compile(r"(\d{4})_\w+\.sql")
+_COMPATIBLE = re.compile(r"^-- compatible: (\d+)$", re.MULTILINE)
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
@@ -24,6 +25,13 @@ class Migration(NamedTuple):
 
     version: int
     script: str
+
+    @property
+    def compatible(self) -> int:
+        """The version that a program has to know to use the migrated database: that of the line
+        `-- compatible: N`, or this one."""
+        found = _COMPATIBLE.search(self.script)
+        return int(found[1]) if found else self.version
 
 
 def script(engine: str, name: str) -> str:

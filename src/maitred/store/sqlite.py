@@ -103,6 +103,7 @@ class _SqliteStore:
     empty_partitions = _whole(SqliteDirectory.empty_partitions)
     forget = _whole(SqliteDirectory.forget)
     delete_queue = _whole(SqliteDirectory.delete_queue)
+    partitions_with_tasks = _whole(SqliteDirectory.partitions_with_tasks)
     children_with_tasks = _whole(SqliteDirectory.children_with_tasks)
     use = _whole(SqliteDirectory.use)
     signing_key = _whole(SqliteDirectory.signing_key)

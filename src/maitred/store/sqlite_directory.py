@@ -291,9 +291,12 @@ class SqliteDirectory:
         self._look_around()
         return sorted(key for file in self._files.values() for key in file.partitions())
 
-    def children_with_tasks(self) -> list[PartitionKey]:
+    def partitions_with_tasks(self) -> list[PartitionKey]:
         self._look_around()
-        return sorted(key for file in self._files.values() for key in file.children_with_tasks())
+        return sorted(key for file in self._files.values() for key in file.partitions_with_tasks())
+
+    def children_with_tasks(self) -> list[PartitionKey]:
+        return [key for key in self.partitions_with_tasks() if key.partition]
 
     def use(self) -> StoreUse:
         """Sum up all files. A file never shrinks, so free pages in the shard's own file count as

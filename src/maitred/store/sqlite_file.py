@@ -374,8 +374,8 @@ class SqliteFile:
     def partitions(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in self.json("partitions", ())]
 
-    def children_with_tasks(self) -> list[PartitionKey]:
-        return [PartitionKey(*row) for row in self.json("children_with_tasks", ())]
+    def partitions_with_tasks(self) -> list[PartitionKey]:
+        return [PartitionKey(*row) for row in self.json("partitions_with_tasks", ())]
 
     def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
         """Return how much each queue has in this file, by namespace and queue."""

@@ -1,4 +1,4 @@
--- Each one a single round trip. The commit is maitred.write_down, in 0004_stored.sql.
+-- Each one a single round trip. The commit is maitred.write_down, in 0007_owners.sql.
 
 -- name: migrations_begin
 SELECT pg_advisory_xact_lock(1836348004)
@@ -10,11 +10,21 @@ CREATE TABLE IF NOT EXISTS maitred.versions (version integer PRIMARY KEY);
 -- name: versions_exist
 SELECT to_regclass('maitred.versions') IS NOT NULL
 
+-- name: needs_exist
+SELECT EXISTS (
+    SELECT 1 FROM pg_attribute
+    WHERE attrelid = to_regclass('maitred.versions') AND attname = 'needs' AND NOT attisdropped
+)
+
+-- name: needs_make
+-- The version that a program must know to use the database from this one on; NULL means this one.
+ALTER TABLE maitred.versions ADD COLUMN needs integer
+
 -- name: version
-SELECT coalesce(max(version), 0) FROM maitred.versions
+SELECT coalesce(max(version), 0), coalesce(max(coalesce(needs, version)), 0) FROM maitred.versions
 
 -- name: version_reached
-INSERT INTO maitred.versions (version) VALUES ($1)
+INSERT INTO maitred.versions (version, needs) VALUES ($1, $2)
 
 -- name: connected
 SELECT current_setting('fsync'),
@@ -34,14 +44,22 @@ WITH wanted AS (
     FOR UPDATE OF p
 )
 UPDATE maitred.partitions AS p
-SET range_id = p.range_id + 1, found_clean = p.clean, clean = false
+SET range_id = p.range_id + 1, found_clean = p.clean, clean = false, owner = nullif($5, '')
 FROM wanted
 WHERE p.id = wanted.id
 RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
     p.counts_read, p.counts_write, p.counts_version
 
 -- name: make_partitions
-SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $5, $6)
+SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5)
+
+-- name: owners
+SELECT named.place::integer, split_part(p.owner, '/', 1)
+FROM maitred.partitions AS p
+JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
+    WITH ORDINALITY AS named (namespace, queue, queue_type, partition, place)
+    USING (namespace, queue, queue_type, partition)
+WHERE p.owner IS NOT NULL AND NOT p.clean
 
 -- name: find
 SELECT id
@@ -51,7 +69,8 @@ WHERE namespace = $1 AND queue = $2 AND queue_type = $3 AND partition = $4
 -- name: commit
 SELECT * FROM maitred.write_down(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38,
+    $39
 )
 
 -- name: segments
@@ -245,10 +264,11 @@ SELECT namespace, queue, queue_type, partition
 FROM maitred.partitions
 ORDER BY namespace, queue, queue_type, partition
 
--- name: children_with_tasks
+-- name: partitions_with_tasks
+-- Reads every row: an index over `backlog` would cost every commit.
 SELECT namespace, queue, queue_type, partition
 FROM maitred.partitions
-WHERE backlog > 0 AND partition > 0
+WHERE backlog > 0
 ORDER BY namespace, queue, queue_type, partition
 
 -- name: signing_key

@@ -222,9 +222,9 @@ WHERE (partition_id, sequence) IN (
 -- name: partitions
 SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FROM partitions
 
--- name: children_with_tasks
+-- name: partitions_with_tasks
 SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FROM partitions
-WHERE backlog > 0 AND partition > 0
+WHERE backlog > 0
 
 -- name: use
 SELECT json_group_array(json_array(namespace, queue, tasks, size))

@@ -1,0 +1,154 @@
+"""Who owns a partition: the fence by owner, and which member acquired a partition last."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from maitred.matching.records import Acquired, Changes
+from tests.store.engines import Postgres, Simulated, Sqlite, awaited
+from tests.store.postgres_server import empty_database
+from tests.store.samples import ANY_SIZE, KEY, OTHER, THIRD, acquire, segment, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.store.engines import Engine
+
+A, B = "a1/first", "b2/second"
+
+
+async def undo_an_acquisition(engine: Engine) -> None:
+    """Do what an asynchronous failover does: undo a commit that raised a range id."""
+    if isinstance(engine, Simulated):
+        engine.disk.contents.all()[KEY].range_id -= 1
+        return
+    assert isinstance(engine, Postgres)
+    connection = await asyncpg.connect(engine.location)
+    await connection.execute("UPDATE maitred.partitions SET range_id = range_id - 1")
+    await connection.close()
+
+
+@pytest.fixture(params=["postgres", "simulated"])
+def shared(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "simulated":
+        return Simulated()
+    return Postgres(empty_database(request.getfixturevalue("postgres_server")))
+
+
+@awaited
+async def test_of_two_owners_with_one_range_id_only_the_last_can_write(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    assert (await acquire(one, KEY)).range_id == 1
+    await undo_an_acquisition(shared)
+    assert (await acquire(two, KEY)).range_id == 1
+    assert not await write(one, KEY, 1, backlog=1, segments=[segment(1, 1, body=b"one")])
+    assert await write(two, KEY, 1, backlog=1, segments=[segment(1, 1, body=b"two")])
+    assert not await write(one, KEY, 1, segments_gone=[segment(1, 1)])
+    assert [read.segment.body for read in await one.segments(KEY, 2, 0, 9, ANY_SIZE)] == [b"two"]
+    # Whoever acquires again goes on.
+    assert await acquire(one, KEY) == Acquired(2, None, 1, clean=False)
+    assert await write(one, KEY, 2, backlog=1)
+    assert not await write(two, KEY, 2, backlog=2)
+    await asyncio.gather(one.close(), two.close())
+
+
+@awaited
+async def test_an_owner_whose_acquisition_was_undone_altogether_cannot_write(
+    shared: Engine,
+) -> None:
+    nameless, named = await shared.open(), await shared.open(owner=A)
+    await acquire(nameless, KEY)
+    await acquire(named, KEY)
+    # The row is again as the nameless owner left it.
+    if isinstance(shared, Simulated):
+        shared.disk.contents.all()[KEY].range_id = 2
+        shared.disk.contents.all()[KEY].owner = ""
+    else:
+        assert isinstance(shared, Postgres)
+        connection = await asyncpg.connect(shared.location)
+        await connection.execute("UPDATE maitred.partitions SET owner = NULL")
+        await connection.close()
+    assert not await write(named, KEY, 2, backlog=1)
+    # A store without an owner is checked by the range id alone.
+    assert await write(nameless, KEY, 2, backlog=1)
+    await asyncio.gather(nameless.close(), named.close())
+
+
+@awaited
+async def test_overtaken_by_name_harms_no_other_of_the_group(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    for key in (KEY, OTHER):
+        await acquire(one, key)
+    await acquire(two, THIRD)
+    group = [Changes(key, 1, 1, segments=[segment(1, 1)]) for key in (KEY, OTHER)]
+    await acquire(two, OTHER)
+    assert list(await one.commit(group)) == [OTHER]
+    assert await one.partitions_with_tasks() == [KEY]
+    await asyncio.gather(one.close(), two.close())
+
+
+@awaited
+async def test_the_member_that_acquired_last_is_told_until_it_leaves(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    nameless = await shared.open()
+    await acquire(one, KEY)
+    await acquire(two, OTHER)
+    await acquire(nameless, THIRD)
+    assert await one.owners([OTHER, KEY, THIRD]) == {KEY: "a1", OTHER: "b2"}
+    assert await two.owners([KEY]) == {KEY: "a1"}
+    assert await two.owners([]) == {}
+    assert await two.owners([KEY._replace(queue="unknown")]) == {}
+    assert await write(one, KEY, 1, clean=True)
+    assert await two.owners([KEY, OTHER]) == {OTHER: "b2"}
+    # It may stay after all.
+    assert await write(one, KEY, 1)
+    assert await two.owners([KEY]) == {KEY: "a1"}
+    assert await acquire(two, KEY) == Acquired(2, None, 0, clean=False)
+    assert await one.owners([KEY]) == {KEY: "b2"}
+    await acquire(nameless, KEY)
+    assert await one.owners([KEY]) == {}
+    await asyncio.gather(one.close(), two.close(), nameless.close())
+
+
+@awaited
+async def test_the_files_of_one_node_name_no_owner(tmp_path: Path) -> None:
+    store = await Sqlite(tmp_path).open(owner=A)
+    await acquire(store, KEY)
+    assert await store.owners([KEY]) == {}
+    await store.close()
+
+
+@pytest.fixture
+def location(postgres_server: Any) -> str:  # noqa: ANN401 - the package's own class
+    return empty_database(postgres_server)
+
+
+@awaited
+async def test_a_node_of_the_release_before_goes_on_beside_new_ones(location: str) -> None:
+    store = await Postgres(location).open(owner=A)
+    old = await asyncpg.connect(location)
+    # The statements of that release.
+    make = "SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $5, $6)"
+    columns = ([KEY.namespace], [KEY.queue], [KEY.queue_type], [KEY.partition])
+    (made,) = await old.fetch(make, *columns, [9], [9])
+    acquire_again = (
+        "UPDATE maitred.partitions AS p SET range_id = p.range_id + 1, found_clean = p.clean, "
+        "clean = false RETURNING p.range_id"
+    )
+    assert (made["range_id"], await store.owners([KEY])) == (1, {})
+    columns_left = ["'{}'"] * 33
+    columns_given = ", ".join(["$1", "$2", "'{5}'", "'{f}'", "'{0}'", *columns_left])
+    write_down = f"SELECT * FROM maitred.write_down({columns_given})"  # noqa: S608
+    assert await old.fetch(write_down, [made["id"]], [1]) == []
+    assert await acquire(store, KEY) == Acquired(2, None, 5, clean=False)
+    assert [row[0] for row in await old.fetch(write_down, [made["id"]], [1])] == [made["id"]]
+    assert await old.fetchval(acquire_again) == 3
+    assert not await write(store, KEY, 2)
+    assert await old.fetch(write_down, [made["id"]], [3]) == []
+    assert (await acquire(store, KEY)).range_id == 4
+    await old.close()
+    await store.close()
