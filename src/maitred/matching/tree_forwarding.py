@@ -61,6 +61,7 @@ class TreeForwarding:
         self.parent = state.parent
         self._readable = state.counts.readable(state.key.partition)
         self._rate_limit = state.rate_limit
+        self._hand_out = state.hand_out
         self._pass_limit = Limiter(
             limits.tasks_per_second,
             max(limits.tasks, limits.tasks_per_second / 10),
@@ -179,6 +180,24 @@ class TreeForwarding:
         task.state = ON_END[task.state]
         self._effects.append(VisitorUnwanted(task))
 
+    def call_all_back(self) -> None:
+        """Send the visitors back, and call back all tasks that are at the parent."""
+        for visitor in self._timers.waiting(QueueTask):
+            self.visit_recalled(visitor)
+        for task in self._away.tasks.values():
+            if not task.called:
+                task.called = True
+                self._effects.append(RecallTask(task))
+
+    def lose_all_away(self, now: float) -> None:
+        """Treat all tasks at the parent as lost there: it did not answer in time, and may have
+        given them out."""
+        for visitor in self._timers.waiting(QueueTask):
+            if visitor.state is AWAY:
+                self.task_lost(visitor, now)
+        for task in list(self._away.tasks.values()):
+            self.task_lost(task, now)
+
     def leave(self) -> list[Token]:
         """Forget the visitors; return the tokens of their children's requests."""
         visitors: list[QueueTask] = self._timers.waiting(QueueTask)
@@ -200,6 +219,8 @@ class TreeForwarding:
     def pass_on(self, now: float) -> float:
         """Pass offers and tasks on that waited long enough; return when the next ones will have."""
         queries = self._requests.slots_away
+        if self._hand_out.is_leaving:
+            return inf
         if self.parent is None or (self._own_tasks.recovering and not queries):
             return inf
         limits = self._limits
@@ -234,6 +255,8 @@ class TreeForwarding:
             task = self._backlog.first()
             if task is None:
                 return inf
+            if not self._hand_out.allows(task):
+                return inf  # the shell looks when the lease is renewed
             if task.expires and now >= task.expires:
                 self._own_tasks.expire(task, now)
                 continue
