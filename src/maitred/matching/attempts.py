@@ -85,6 +85,8 @@ class Attempts:
         self.claims: OrderedDict[int, Claim] = OrderedDict()
         """Tasks that are in the store alone and that a worker runs, by their numbers, in the order
         in which the claims end."""
+        self._knows_all = state.inheritance is not None and state.inheritance.is_complete
+        """Whether no attempt of an earlier owner runs but those that it told of."""
         if state.inheritance is not None:
             self._inherit(state.inheritance)
         self.told: dict[int, list[Told]] = {}
@@ -358,7 +360,7 @@ class Attempts:
             attempt < known.attempt or (attempt == known.attempt and not known.is_of(holder))
         ):
             return False
-        if known is None and len(self.claims) >= self._ledger.stored:
+        if known is None and (self._knows_all or len(self.claims) >= self._ledger.stored):
             return False  # the store has fewer tasks than that: most of them are over
         revoked = known is not None and known.revoked and attempt == known.attempt
         self.claims[sequence] = Claim(holder, worker, attempt, until, revoked=revoked)

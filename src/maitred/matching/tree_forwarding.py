@@ -80,6 +80,9 @@ class TreeForwarding:
         self.offers_away = 0
         self.tasks_away = 0
         """Tasks at the parent, including those of children."""
+        self._visitors_away: dict[int, QueueTask] = {}
+        """Tasks of children that are at the parent, by their identity: the time of their visit here
+        may be up."""
         self._offers_rest_until = -inf
         """Until then no offer is passed on: the parent had nothing for one."""
         self.passed_tasks = self.passed_offers = 0
@@ -113,6 +116,7 @@ class TreeForwarding:
         """Note which worker took a task that was passed on; none, if the holder is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
+            self._visitors_away.pop(id(task), None)
             self._visitor_answered(task, holder, worker)
             return
         back = self._away.answered(task)
@@ -140,6 +144,7 @@ class TreeForwarding:
         A worker that has it will report."""
         self.tasks_away -= 1
         if task.origin >= 0:
+            self._visitors_away.pop(id(task), None)
             if task.state is AWAY:
                 task.state = ON_END[task.state]
                 self._effects.append(VisitorLost(task))
@@ -182,7 +187,7 @@ class TreeForwarding:
 
     def call_all_back(self) -> None:
         """Send the visitors back, and call back all tasks that are at the parent."""
-        for visitor in self._timers.waiting(QueueTask):
+        for visitor in self._visitors():
             self.visit_recalled(visitor)
         for task in self._away.tasks.values():
             if not task.called:
@@ -192,19 +197,23 @@ class TreeForwarding:
     def lose_all_away(self, now: float) -> None:
         """Treat all tasks at the parent as lost there: it did not answer in time, and may have
         given them out."""
-        for visitor in self._timers.waiting(QueueTask):
-            if visitor.state is AWAY:
-                self.task_lost(visitor, now)
+        for visitor in list(self._visitors_away.values()):
+            self.task_lost(visitor, now)
         for task in list(self._away.tasks.values()):
             self.task_lost(task, now)
 
     def leave(self) -> list[Token]:
         """Forget the visitors; return the tokens of their children's requests."""
-        visitors: list[QueueTask] = self._timers.waiting(QueueTask)
+        visitors = self._visitors()
         tokens = [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
         for visitor in visitors:
             visitor.visit = None
         return tokens
+
+    def _visitors(self) -> list[QueueTask]:
+        """Return the tasks of children that are here or at the parent; some may be over."""
+        waiting = {id(task): task for task in self._timers.waiting(QueueTask)}
+        return list((waiting | self._visitors_away).values())
 
     def _visitor_answered(self, task: QueueTask, holder: bytes, worker: str) -> None:
         if task.state is not AWAY:
@@ -275,6 +284,8 @@ class TreeForwarding:
             task.called = False
             if task.origin < 0:
                 self._away.went(task)
+            else:
+                self._visitors_away[id(task)] = task
             self.tasks_away += 1
             self.passed_tasks += 1
             self._effects.append(PassTask(task))

@@ -24,6 +24,7 @@ from maitred.errors import (
     InvalidArgument,
     MaitredError,
     TlsFailed,
+    Unavailable,
 )
 from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
+    from maitred.membership.view import ClusterView
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.peer_calls import Done, ShardQuestion
@@ -174,6 +176,8 @@ class Shard:
         self.connections: dict[Accepted, None] = {}
         """The open connections, in the order of arrival."""
         self.client_connections = 0
+        self.view: ClusterView | None = None
+        self.view_listeners: list[Callable[[ClusterView | None, ClusterView], None]] = []
         self.draining = False
         self.partial_bytes = 0
         """Bytes of incomplete frames of all connections."""
@@ -245,7 +249,7 @@ class Shard:
     def keep_tasks(self, store: Store) -> Partitions:
         """Serve tasks, keep them in this store, and return the partitions that hold them."""
         self._partitions = Partitions(self, store, self._surroundings)
-        self._partitions.writer.begin()
+        self._partitions.begin()
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
@@ -274,6 +278,7 @@ class Shard:
         )
         self.authenticator.accept_tokens(self._bearers)
         for part in (
+            self._partitions.handovers,
             TaskRequests(self._partitions),
             SharedOfferRequests(self._partitions),
             signatures,
@@ -430,10 +435,23 @@ class Shard:
         self.forwarded += 1
         self._peers[work.owner].forward(work, message, deadline)
 
-    def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
-        """Send a request of this shard to the shard that it belongs to, perhaps this one. `done` is
-        called once, with the answer or an error, and never before this has returned."""
-        owner = self.owner_of(message)
+    def trusted(self) -> bool:
+        """Return whether the node's lease in the cluster lasts; always True without a cluster."""
+        return True
+
+    def owner_number(self, member_id: str, shard: int) -> int:
+        """Return the owner number of a shard of a member; raise `Unavailable` if the view does not
+        have the member."""
+        raise Unavailable(f"The cluster has no shard {shard} of a member {member_id[:60]!r}.")
+
+    def ask(
+        self, message: AnyRequest, seconds: float, done: Done, *, owner: int | None = None
+    ) -> ShardQuestion:
+        """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
+        shard with the given owner number. `done` is called once, with the answer or an error, and
+        never before this has returned."""
+        if owner is None:
+            owner = self.owner_of(message)
         message.timeout_milliseconds = ceil(seconds * 1000)
         if owner == self.number:
             here = HeldHere(self.loop, lambda: self.holders[message.opcode](message, here), done)

@@ -8,11 +8,12 @@ from maitred.node.driver_shell import DriverShell
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
+    from maitred.membership.view import ClusterView
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.request_table import Holder
     from maitred.node.shard_place import ShardPlace
@@ -67,12 +68,35 @@ class AskingShard(PlacedShard, Protocol):
     def number(self) -> int:
         """The number of the shard."""
 
-    def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
-        """Send a request of this shard to the shard that it belongs to, perhaps this one. `done` is
-        called once, with the answer or an error, and never before this has returned."""
+    def ask(
+        self, message: AnyRequest, seconds: float, done: Done, *, owner: int | None = None
+    ) -> ShardQuestion:
+        """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
+        shard with the given owner number. `done` is called once, with the answer or an error, and
+        never before this has returned."""
 
 
-class PartitionShard(AskingShard, ConfiguredShard, DriverShell, Protocol):
+class ClusterShard(AskingShard, Protocol):
+    """The shard as one of many in a cluster, or of a node that is alone."""
+
+    @property
+    def view(self) -> ClusterView | None:
+        """The newest view of the cluster; None before the first, and without a cluster."""
+
+    @property
+    def view_listeners(self) -> list[Callable[[ClusterView | None, ClusterView], None]]:
+        """Called with the last view and the new one, after the new one is adopted."""
+
+    def trusted(self) -> bool:
+        """Return whether the node's lease in the cluster lasts, so that no other node can own what
+        this one owns; always True without a cluster."""
+
+    def owner_number(self, member_id: str, shard: int) -> int:
+        """Return the owner number of a shard of a member; raise `Unavailable` if the view does not
+        have the member."""
+
+
+class PartitionShard(ClusterShard, ConfiguredShard, DriverShell, Protocol):
     """The shard as its partitions and the requests to them use it."""
 
     @property
