@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maitred.errors import (
     ConnectionLost,
     MaitredError,
+    NotOwner,
     StorageQuotaExceeded,
     StoreUnavailable,
     TaskForgotten,
@@ -24,6 +25,7 @@ from maitred.matching.attendance import Attendance
 from maitred.matching.partition import Partition
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
+from maitred.matching.running_attempts import Inheritance
 from maitred.matching.slots import SlotRequest, WaitingOffer
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.effects import Foreign
     from maitred.matching.records import Damaged
+    from maitred.matching.running_attempts import RunningAttempt
     from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task_ends import Ended
     from maitred.matching.task_searches import TaskSearch
@@ -154,13 +157,14 @@ class Driver:
         now: float = 1000.0,
         quota: tuple[float, float] = (inf, inf),
         memory_bytes: float = inf,
+        store: ModelStore | None = None,
         **settings: object,
     ) -> None:
         settings.setdefault("recovery_seconds", 3.0)
         self.settings = Queue(**settings)  # type: ignore[arg-type]
         self.key = PartitionKey("shop", "mails", 1, partition)
         self.counts = counts or PartitionCounts(partition + 1, partition + 1, 1)
-        self.store = ModelStore()
+        self.store = store or ModelStore()
         self.now = now
         self.wall = WALL - now
         self.random = Random(7)
@@ -187,10 +191,12 @@ class Driver:
         """The memory budget for waiting tasks of the shard."""
         self.quota_of = quota
         """Tasks and bytes that may be stored."""
+        self.is_trusted = True
+        """Whether the lease of the owner's node lasts."""
         self.shell = RecordedShell(lambda: self.now, self.store, self._recalled)
         self.partition = self._load()
 
-    def _load(self) -> Partition:
+    def _load(self, inheritance: Inheritance | None = None) -> Partition:
         acquired = self.store.acquire()
         self.memory = TaskMemory(self.memory_bytes)
         self.quota = Quota(*self.quota_of, self.store.use(), _quota_exceeded)
@@ -206,6 +212,9 @@ class Driver:
             signing_key=SIGNING_KEY,
             quotas=(self.quota,),
             memory=self.memory,
+            is_trusted=lambda: self.is_trusted,
+            is_clustered=True,
+            inheritance=inheritance,
         )
         remember = partition.results.remember
 
@@ -345,7 +354,7 @@ class Driver:
     def begin_commit(self, *, anything: bool = False, clean: bool = False) -> bool:
         batch = self.partition.ledger.take(self.now, anything=anything)
         if batch is not None:
-            batch.changes.clean = clean and not self.partition.own_tasks.leases
+            batch.changes.clean = clean and self.partition.unattended
         return batch is not None
 
     def write(self) -> None:
@@ -403,7 +412,7 @@ class Driver:
             self.answer_read()
         self.turn()
 
-    def crash(self, down_seconds: float = 1.0) -> None:
+    def crash(self, down_seconds: float = 1.0, inheritance: Inheritance | None = None) -> None:
         """The process dies; another one starts from what was written. Its clock starts anew."""
         for asked in self.asked:
             if not asked.answered:
@@ -414,7 +423,33 @@ class Driver:
         self.recalled_offers, self.visitors = [], {}
         self.now += 333.0
         self.wall = wall_now - self.now
-        self.partition = self._load()
+        self.partition = self._load(inheritance)
+
+    def hand_over(self, *, is_answered: bool = True, seconds: float = 0.1) -> list[RunningAttempt]:
+        """Let another process be the owner. The old one persists everything and lets go, and
+        perhaps its answer arrives; return the attempts that run then."""
+        if self.partition.ledger.under_way is not None:
+            self.end_commit()
+        self.partition.begin_leaving(NotOwner("It moves."))
+        self.turn()
+        self.partition.tree.lose_all_away(self.now)
+        self.turn()
+        while self.partition.results.keep_in_store(self.now, 5, 1_000) or not (
+            self.partition.is_written
+        ):
+            self.begin_commit(anything=True, clean=True)
+            self.end_commit()
+            self.turn()
+        running = self.partition.attempts.running(self.now)
+        is_complete = not self.partition.own_tasks.recovering
+        self.begin_commit(anything=True, clean=True)
+        self.end_commit()
+        self.driving.drop(self.owned, NotOwner("It moved."))
+        told = None
+        if is_answered:
+            told = Inheritance(running, is_complete, self.now + 333.0 + seconds)
+        self.crash(seconds, told)
+        return running
 
     def leave(self) -> None:
         """Stop in order, and start again."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -15,7 +16,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maitred.errors import OutcomeUnknown, StoreUnavailable, TaskForgotten
+from maitred.errors import (
+    MaitredError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TaskForgotten,
+    Unavailable,
+)
 from maitred.matching.effects import Foreign
 from maitred.matching.records import Terms
 from maitred.protocol.tasks import Outcome
@@ -214,7 +221,10 @@ class PartitionMachine(RuleBasedStateMachine):
             key = run.sequence, run.attempt, run.session
             if run.sequence in lost:
                 del self.books.runs[key]
-            else:
+            elif (
+                self.books.runs[key][1] > self.driver.now
+                or run.sequence in self.driver.partition.own_tasks.tasks
+            ):  # else its lease is over, and a task that is not read yet may have a later attempt
                 self.books.runs[key] = run, self.driver.now + LEASE
         self.note()
 
@@ -345,6 +355,38 @@ class PartitionMachine(RuleBasedStateMachine):
             for key, (run, _) in self.books.runs.items()
         }
 
+    @rule(is_answered=st.booleans(), parent_answers=st.booleans())
+    def hand_over(self, *, is_answered: bool, parent_answers: bool) -> None:
+        """Another process becomes the owner: the old one lets go in order."""
+        driver = self.driver
+        while driver.passed_tasks and parent_answers:
+            self.books.out_of_order.add(driver.passed_tasks[0].sequence)
+            driver.answer_task(None)
+            self.note()
+        waiting = [one for one in driver.asked if not one.answered and not one.over]
+        until = {key: until - driver.now for key, (_, until) in self.books.runs.items()}
+        self.books.out_of_order |= set(self.books.added)
+        runs = self.books.runs
+        driver.hand_over(is_answered=is_answered, seconds=0.1)
+        self.note()
+        assert all(one.answered for one in waiting), "a long poll stayed behind"
+        for one in waiting:
+            assert one.what != "add" or one.safe or isinstance(one.value, MaitredError)
+        left = driver.settings.recovery_seconds
+        self.books.runs = {
+            key: (run, driver.now + min(until[key] - 0.1, inf if is_answered else left))
+            for key, (run, _) in runs.items()
+        }
+        driver.turn()
+        self.note()
+
+    @rule(is_trusted=st.booleans())
+    def lease(self, *, is_trusted: bool) -> None:
+        """The lease of the owner's node ends, or is renewed."""
+        self.driver.is_trusted = is_trusted
+        self.driver.turn()
+        self.note()
+
     def _left_a_trace(self, sequence: int) -> None:
         store = self.driver.store
         if self.books.added[sequence].safe and sequence not in self.books.dropped:
@@ -384,7 +426,9 @@ class PartitionMachine(RuleBasedStateMachine):
         else:
             task = self.driver.passed_tasks[0]
             over = task.sequence not in self.driver.partition.own_tasks.tasks
-            self.driver.answer_task(worker if answer == "taken" and not over else None)
+            # The parent gives it out within a second, which is less than the lease's margin.
+            taken = answer == "taken" and not over and self.driver.is_trusted
+            self.driver.answer_task(worker if taken else None)
         self.note()
 
     @precondition(lambda self: self.driver.passed_offers)
@@ -409,6 +453,8 @@ class PartitionMachine(RuleBasedStateMachine):
             if run.origin >= 0:
                 continue
             assert run.sequence in books.added, "a task that nobody added, or that was refused"
+            if not driver.is_trusted:
+                assert run.sequence not in driver.store.unfinished(), "another owner may have it"
             for asked in books.finishing.get(run.sequence, ()):
                 assert not asked.safe or run.sequence in asked.late, (
                     "a task is given again though its worker heard it is done"
@@ -436,7 +482,7 @@ class PartitionMachine(RuleBasedStateMachine):
         elif isinstance(told, TaskForgotten) or told in ("cancelled", "over"):
             assert not is_open, f"{sequence} is said to be over: {told}"
         else:
-            assert told == "cancelling" or isinstance(told, StoreUnavailable | OutcomeUnknown)
+            assert told == "cancelling" or isinstance(told, Unavailable | OutcomeUnknown)
 
     def _in_order(self, run: Run) -> None:
         books, sequence = self.books, run.sequence
@@ -472,6 +518,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def _come_to_rest(self) -> None:
         driver = self.driver
         driver.slow_reads = driver.slow_lookups = False
+        driver.is_trusted = True
         while driver.reads:
             driver.answer_read()
         while driver.lookups:

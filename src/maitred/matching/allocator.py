@@ -27,6 +27,7 @@ from maitred.matching.effects import (
     RecallSlotRequest,
     RefuseSlotRequest,
 )
+from maitred.matching.hand_out import not_trusted
 from maitred.matching.measures import Rate
 from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
 from maitred.matching.slot_requests import SlotRequestLines
@@ -55,6 +56,7 @@ class Allocator:
         self._key = state.key
         self._limits = state.settings.queries
         self._is_root = state.is_root
+        self._hand_out = state.hand_out
         self._signing_key = state.signing_key
         self._ledger = state.ledger
         self._offers = state.offers
@@ -101,7 +103,7 @@ class Allocator:
             return
         if request.do_not_queue and self._is_root:
             lines.close(request)
-            raise self._none_free(now)
+            raise not_trusted() if self._hand_out.withholds else self._none_free(now)
         self._timers.set(request.until, request)
 
     def _make_room(
@@ -150,9 +152,11 @@ class Allocator:
         lines, offers, doubts = self.lines, self._offers, self.doubts
         if lines.slots_away:
             return most  # later requests follow those that went to the parent
+        self.doubted_until = inf
+        if self._hand_out.withholds:
+            return most
         if offers.aside:
             self.take_up_offers(now)
-        self.doubted_until = inf
         doubted = partial(self._is_doubted, now) if doubts else None
         while lines.slots and most > 0:
             request = lines.first()
@@ -315,6 +319,18 @@ class Allocator:
     def stop(self) -> None:
         """Refuse all requests that wait: the node is stopping."""
         self.refuse_all(Draining("The node is stopping.", remedy="Ask again later."))
+
+    def answer_without_slots(self) -> None:
+        """Answer all requests that wait with no slots: their gateways ask again at once, and find
+        the next owner of the partition."""
+        for request in self.lines.unanswered():
+            if request.given:
+                continue
+            away = request.away
+            if self.lines.close(request):
+                if away:
+                    self._effects.append(RecallSlotRequest(request))
+                self._effects.append(AllocateSlot(request, ()))
 
     def tokens(self) -> list[Token]:
         """Return the tokens of all requests that wait."""

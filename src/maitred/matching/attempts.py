@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from hmac import compare_digest
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import msgpack
 
+from maitred.errors import NotOwner
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.effects import Beat, NothingForShared, Unproven
+from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.running_attempts import RunningAttempt
 from maitred.matching.task import (
     AWAY,
     GIVEN,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
     from maitred.matching.partition_state import PartitionState
+    from maitred.matching.running_attempts import Inheritance
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
 
@@ -38,6 +42,24 @@ DONE, RETURNED = 0, 2
 
 LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
 """The failure of an attempt whose worker is gone, encoded like the failures of workers."""
+
+
+class Claim(NamedTuple):
+    """An attempt at a task that only the store has: its worker proved it, or the partition's last
+    owner told of it."""
+
+    holder: bytes
+    """The worker; empty: an unknown one."""
+    worker: str
+    attempt: int
+    until: float
+    """When the claim ends."""
+    proof: bytes = b""
+    revoked: bool = False
+
+    def is_of(self, holder: bytes) -> bool:
+        """Return whether the claim is, or may be, that of this worker."""
+        return self.holder in (holder, b"")
 
 
 class Attempts:
@@ -58,9 +80,15 @@ class Attempts:
         self._heartbeats = heartbeats
         self._worker_sightings = state.worker_sightings
         self._effects = state.effects
-        self.claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
-        """Tasks that are in the store alone and that a worker proved to be running: its holder,
-        worker name, attempt, and when the claim ends; in the order in which the claims end."""
+        self._past_range = state.first_sequence + SEQUENCES_PER_RANGE if state.is_clustered else inf
+        """Tasks with this sequence number, or a higher one, are those of later owners."""
+        self.claims: OrderedDict[int, Claim] = OrderedDict()
+        """Tasks that are in the store alone and that a worker runs, by their numbers, in the order
+        in which the claims end."""
+        self._knows_all = state.inheritance is not None and state.inheritance.is_complete
+        """Whether no attempt of an earlier owner runs but those that it told of."""
+        if state.inheritance is not None:
+            self._inherit(state.inheritance)
         self.told: dict[int, list[Told]] = {}
         """Ends of tasks that are in the store alone and are being looked up, by task."""
         self.failed = self.lost = 0
@@ -105,6 +133,8 @@ class Attempts:
                     self._ENDS[how](self, task, body, ticket, now)
             elif not self._proofs.verify(sequence, attempt, holder, proof):
                 refused.append(sequence)
+            elif sequence >= self._past_range:
+                ticket.problem = _replaced()
             elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):
                 unknown.append((sequence, attempt, how, body))
         if done:
@@ -275,6 +305,8 @@ class Attempts:
                 continue
             proven += 1
             if task is None:
+                if sequence >= self._past_range:
+                    raise _replaced()
                 if not self._may_claim(sequence, holder, worker, attempt, lease_until):
                     lost.append(sequence)
                 continue
@@ -325,12 +357,13 @@ class Attempts:
             return False
         known = self.claims.get(sequence)
         if known is not None and (
-            attempt < known[2] or (attempt == known[2] and holder != known[0])
+            attempt < known.attempt or (attempt == known.attempt and not known.is_of(holder))
         ):
             return False
-        if known is None and len(self.claims) >= self._ledger.stored:
+        if known is None and (self._knows_all or len(self.claims) >= self._ledger.stored):
             return False  # the store has fewer tasks than that: most of them are over
-        self.claims[sequence] = (holder, worker, attempt, until)
+        revoked = known is not None and known.revoked and attempt == known.attempt
+        self.claims[sequence] = Claim(holder, worker, attempt, until, revoked=revoked)
         self.claims.move_to_end(sequence)
         return True
 
@@ -338,19 +371,22 @@ class Attempts:
         """Give a task that was just read to the worker that claims to run it; return False if
         there is none."""
         claim = self.claims.pop(task.sequence, None)
-        if claim is None or claim[3] <= now:
+        if claim is None or claim.until <= now:
             return False
-        self.catch_up(task, claim[2])
-        if claim[2] != task.attempt + 1:
+        self.catch_up(task, claim.attempt)
+        if claim.attempt != task.attempt + 1:
             return False
         task.state = ON_CLAIM[task.state]
-        self._own_tasks.lease(task, claim[0], b"", claim[1], now)
+        task.revoked = claim.revoked
+        self._own_tasks.lease_claimed(
+            task, claim.holder, claim.proof, claim.worker, claim.until, now
+        )
         return True
 
     def claim_no_more(self, sequence: int, holder: bytes) -> None:
         """Forget the claim of a holder to a task that was looked up."""
         known = self.claims.get(sequence)
-        if known is not None and known[0] == holder:
+        if known is not None and known.is_of(holder):
             del self.claims[sequence]
 
     def leases_end(self, now: float) -> None:
@@ -375,8 +411,50 @@ class Attempts:
             for shared in self._offers.silent(silent, heard):
                 self._effects.append(NothingForShared(shared))
         claims = self.claims
-        while claims and next(iter(claims.values()))[3] <= now:
+        while claims and next(iter(claims.values())).until <= now:
             claims.popitem(last=False)
+
+    # Other owners
+
+    def _inherit(self, told: Inheritance) -> None:
+        """Keep the tasks that the last owner says are running for their workers until they are
+        read."""
+        for one in sorted(told.attempts, key=_lease_seconds):
+            until = told.at + one.lease_seconds
+            self.claims[one.sequence] = Claim(
+                one.holder, one.worker, one.attempt, until, one.proof, one.revoked
+            )
+
+    def running(self, now: float) -> list[RunningAttempt]:
+        """Return the attempts that run, for the next owner of the partition. An end that is still
+        being looked up is among them: its worker reports it again."""
+        full = self._settings.lease_seconds
+        found = {
+            sequence: RunningAttempt(sequence, last.end[1], last.holder, "", b"", full)
+            for sequence, told in self.told.items()
+            for last in [max(told, key=_attempt)]
+        }
+        for sequence, claim in self.claims.items():
+            found[sequence] = RunningAttempt(
+                sequence,
+                claim.attempt,
+                claim.holder,
+                claim.worker,
+                claim.proof,
+                claim.until - now,
+                claim.revoked,
+            )
+        for task in self._own_tasks.leases.values():
+            found[task.sequence] = RunningAttempt(
+                task.sequence,
+                task.attempt + 1,
+                task.holder,
+                task.worker,
+                task.proof,
+                task.lease_until - now,
+                task.revoked,
+            )
+        return [one for one in found.values() if one.lease_seconds > 0]
 
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
     """By how an attempt ended, as the protocol numbers it."""
@@ -384,3 +462,12 @@ class Attempts:
 
 def _attempt(told: Told) -> int:
     return told.end[1]
+
+
+def _lease_seconds(one: RunningAttempt) -> float:
+    return one.lease_seconds
+
+
+def _replaced() -> NotOwner:
+    """Return the error for a worker that proved an attempt at a task of a later owner."""
+    return NotOwner("A later owner of the partition gave out this task.")

@@ -24,6 +24,7 @@ class Matcher:
         self.key = state.key
         self._is_root = state.is_root
         self._limit = state.rate_limit
+        self._hand_out = state.hand_out
         self._proofs = state.proofs
         self._backlog = state.backlog
         self._offers = state.offers
@@ -111,6 +112,10 @@ class Matcher:
             return most
         if away.tasks and away.must_be_awaited(now):
             return most
+        out = self._hand_out
+        if out.is_leaving:
+            return most
+        only_new = not out.is_trusted()
         away.stay(now)
         limit = self._limit
         issue, lease = self._proofs.issue, own_tasks.lease
@@ -124,6 +129,9 @@ class Matcher:
                 backlog.push_back(task)
                 own_tasks.expire(task, now)
                 continue
+            if only_new and task.stored and task.origin < 0:
+                backlog.push_back(task)
+                break
             offer = offers.take(task)
             task.state = ON_GIVE[task.state]
             most -= 1
@@ -150,6 +158,8 @@ class Matcher:
             first = requests.first()
             if first is not None:
                 return first.priority
+        if self._is_held_up():
+            return None
         if self._backlog.ready and not self._own_tasks.recovering:
             for priority, line in enumerate(self._backlog.lines):
                 if line.waiting:
@@ -163,6 +173,8 @@ class Matcher:
     def next_at(self, now: float) -> float:
         """Return when tasks may be matched that may not be matched now."""
         at = inf
+        if self._is_held_up():
+            return at  # the shell looks when the lease is renewed
         if self._own_tasks.recovering:
             at = self._own_tasks.recovering_until
         elif self._away.tasks and now < self._away.home_by and self._offers.any_free:
@@ -173,6 +185,14 @@ class Matcher:
             first = self._allocator.tasks_may_be_matched_at()
             at = min(at, first if first > now else inf)
         return at
+
+    def _is_held_up(self) -> bool:
+        """Return whether the first task that waits may not be handed out now, whatever is on
+        offer."""
+        if not self._backlog.ready or not self._hand_out.withholds:
+            return False
+        first = self._backlog.first()
+        return first is not None and not self._hand_out.allows(first)
 
     # At the end of a turn
 

@@ -47,6 +47,7 @@ from maitred.matching.task_transitions import OwnTasks
 from maitred.matching.tree_forwarding import TreeForwarding
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.matching.effects import Effect
     from maitred.matching.task import Ticket, Token
     from maitred.routing.counts import PartitionCounts
@@ -294,6 +295,16 @@ class Partition(PartitionState):
     def idle(self) -> bool:
         """Whether the partition can be let go without a loss."""
         return not (
+            self.is_used
+            or self.ledger.pending
+            or self.ledger.under_way
+            or len(self.results.outcomes)
+        )
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the partition has tasks, or callers that wait."""
+        return bool(
             self.own_tasks.open_tasks
             or self.backlog.ready
             or self.offers.slots
@@ -305,9 +316,6 @@ class Partition(PartitionState):
             or self.results.waiters
             or self.stored_tasks.is_searching
             or self.heartbeats.waiting
-            or self.ledger.pending
-            or self.ledger.under_way
-            or len(self.results.outcomes)
         )
 
     # The end
@@ -324,6 +332,26 @@ class Partition(PartitionState):
         self.allocator.stop()
         self.subscriptions.stop()
         self.heartbeats.stop()
+
+    def begin_leaving(self, problem: MaitredError) -> None:
+        """Hand out nothing more, and answer all long polls so that their callers ask the next owner
+        of the partition: callers that cannot be answered without news get the problem. Tasks at the
+        parent are called back, and results that come are persisted."""
+        self.hand_out.is_leaving = True
+        self.matcher.stop()
+        self.allocator.answer_without_slots()
+        self.subscriptions.stop(problem)
+        self.heartbeats.stop()
+        self.results.refuse_all(problem)
+        self.results.write_all(moving=True)
+        self.tree.call_all_back()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the store has everything that the next owner needs, except the attempts that
+        run."""
+        ledger = self.ledger
+        return not (ledger.fresh or ledger.held or ledger.pending or ledger.under_way)
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Let the partition go; return all requests that wait for an answer. The shell refuses the

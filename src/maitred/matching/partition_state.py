@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from maitred.errors import InternalError
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.backlog import Backlog
+from maitred.matching.hand_out import HandOut, always
 from maitred.matching.later import LaterTasks
 from maitred.matching.ledger import Ledger
 from maitred.matching.limits import Limiter
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from maitred.matching.effects import Effect
     from maitred.matching.quotas import Quota
     from maitred.matching.records import Acquired, PartitionKey
+    from maitred.matching.running_attempts import Inheritance
     from maitred.matching.task import QueueTask
     from maitred.routing.counts import PartitionCounts
     from maitred.settings import Queue
@@ -68,6 +70,12 @@ class PartitionState:
     supplies: SharedSupplies = field(default_factory=SharedSupplies)
     forwards: bool = True
     """Whether the partition has a parent in the tree, unless it is the root."""
+    is_trusted: Callable[[], bool] = always
+    """Returns whether this owner can be sure that there is no other one."""
+    is_clustered: bool = False
+    """Whether owners on several nodes follow each other."""
+    inheritance: Inheritance | None = None
+    """What the last owner told this one; None if it told nothing."""
 
     def __post_init__(self) -> None:
         key, settings, acquired = self.key, self.settings, self.acquired
@@ -78,6 +86,7 @@ class PartitionState:
         """Lower numbers were given out by earlier owners of the partition."""
         self.tasks: dict[int, QueueTask] = {}
         """Tasks in memory that the partition owns and that are not over, by their numbers."""
+        self.hand_out = HandOut(self.is_trusted)
         self.effects: list[Effect] = []
         """What the shell is to do, in order."""
         self.timers = Timers()

@@ -17,6 +17,7 @@ from maitred.matching.rosters import GATHER_SECONDS, SETTLE_SECONDS, TELL_AGAIN_
 from maitred.matching.subscribers import Subscriber
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.matching.attendance import Order
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.subscribers import IssuedPass
@@ -244,9 +245,12 @@ class Subscriptions:
             if self._presence.workers.get(worker.session) is worker:
                 self._presence.rosters.untold[worker] = None
 
-    def stop(self) -> None:
-        """Answer all long polls: the node is stopping."""
-        problem = Draining("The node is stopping.", remedy="Keep the roster and ask again later.")
+    def stop(self, problem: MaitredError | None = None) -> None:
+        """Answer all long polls, those of gateways with the problem: the node is stopping, unless
+        it says otherwise."""
+        problem = problem or Draining(
+            "The node is stopping.", remedy="Keep the roster and ask again later."
+        )
         for subscriber in self._presence.rosters.held:
             token, subscriber.token = subscriber.token, None
             self._effects.append(RefuseSubscribe(token, problem))

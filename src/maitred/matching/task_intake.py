@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.errors import TaskForgotten, UnknownTask
+from maitred.matching.hand_out import not_trusted
 from maitred.matching.measures import Rate
 from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
 from maitred.matching.store_health import UNSAFE_SECONDS
@@ -42,6 +43,7 @@ class TaskIntake:
         self._key = state.key
         self._settings = state.settings
         self._is_root = state.is_root
+        self._hand_out = state.hand_out
         self._quotas = state.quotas
         self._own_tasks = own_tasks
         self._matcher = matcher
@@ -151,6 +153,8 @@ class TaskIntake:
         """
         key = self._key
         name = f"{key.namespace}/{key.queue}/{key.partition}/{sequence}"
+        if not self._hand_out.is_trusted():
+            return not_trusted()  # the task may be that of a later owner
         if not SEQUENCES_PER_RANGE <= sequence < self._own_tasks.next_sequence:
             return UnknownTask(
                 f"The task {name} does not exist.",

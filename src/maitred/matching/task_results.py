@@ -12,6 +12,7 @@ from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.matching.task_ends import encode_ended
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import QueueTask, Token
     from maitred.matching.task_ends import Ended
@@ -67,6 +68,13 @@ class TaskResults:
             waiting.remove(token)
             if not waiting:
                 del self.waiters[sequence]
+
+    def refuse_all(self, problem: MaitredError) -> None:
+        """Refuse all callers that wait for the end of a task: another owner answers them."""
+        waiters, self.waiters = self.waiters, {}
+        self._effects += [
+            RefuseToTell(token, problem) for waiting in waiters.values() for token in waiting
+        ]
 
     def tokens(self) -> list[Token]:
         """Return the tokens of all callers that wait for the end of a task."""

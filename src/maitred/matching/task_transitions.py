@@ -59,7 +59,10 @@ class OwnTasks:
         self.next_sequence = state.first_sequence
         self.recovering_until = -inf
         """Until then no task is given out: workers claim what an earlier owner gave them."""
-        if state.acquired.backlog and not state.acquired.clean:
+        told = state.inheritance
+        if state.acquired.backlog and not (
+            state.acquired.clean or (told is not None and told.is_complete)
+        ):
             self.recovering_until = state.loaded_at + state.settings.recovery_seconds
         self.finished = Rate(state.loaded_at)
         self.never_written = 0
@@ -108,6 +111,18 @@ class OwnTasks:
             hold_seconds = settings.hold_seconds
             if self._run_seconds <= hold_seconds:
                 self._ledger.hold(task, now + hold_seconds)
+
+    def lease_claimed(
+        self, task: QueueTask, holder: bytes, proof: bytes, worker: str, until: float, now: float
+    ) -> None:
+        """Let the worker have a task that an earlier owner gave it, until that lease ends. Leases
+        end in their order, so it lasts a little longer if a later one was entered already."""
+        self.lease(task, holder, proof, worker, now)
+        if until < task.lease_until:
+            del self.leases[task.sequence]
+            last = next(reversed(self.leases.values()), task)
+            task.lease_until = until if last is task else max(until, last.lease_until)
+            self.leases[task.sequence] = task
 
     def renew(
         self, task: QueueTask, holder: bytes, proof: bytes, worker: str, until: float

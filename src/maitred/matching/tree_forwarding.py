@@ -61,6 +61,7 @@ class TreeForwarding:
         self.parent = state.parent
         self._readable = state.counts.readable(state.key.partition)
         self._rate_limit = state.rate_limit
+        self._hand_out = state.hand_out
         self._pass_limit = Limiter(
             limits.tasks_per_second,
             max(limits.tasks, limits.tasks_per_second / 10),
@@ -79,6 +80,9 @@ class TreeForwarding:
         self.offers_away = 0
         self.tasks_away = 0
         """Tasks at the parent, including those of children."""
+        self._visitors_away: dict[int, QueueTask] = {}
+        """Tasks of children that are at the parent, by their identity: the time of their visit here
+        may be up."""
         self._offers_rest_until = -inf
         """Until then no offer is passed on: the parent had nothing for one."""
         self.passed_tasks = self.passed_offers = 0
@@ -112,6 +116,7 @@ class TreeForwarding:
         """Note which worker took a task that was passed on; none, if the holder is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
+            self._visitors_away.pop(id(task), None)
             self._visitor_answered(task, holder, worker)
             return
         back = self._away.answered(task)
@@ -139,6 +144,7 @@ class TreeForwarding:
         A worker that has it will report."""
         self.tasks_away -= 1
         if task.origin >= 0:
+            self._visitors_away.pop(id(task), None)
             if task.state is AWAY:
                 task.state = ON_END[task.state]
                 self._effects.append(VisitorLost(task))
@@ -179,13 +185,35 @@ class TreeForwarding:
         task.state = ON_END[task.state]
         self._effects.append(VisitorUnwanted(task))
 
+    def call_all_back(self) -> None:
+        """Send the visitors back, and call back all tasks that are at the parent."""
+        for visitor in self._visitors():
+            self.visit_recalled(visitor)
+        for task in self._away.tasks.values():
+            if not task.called:
+                task.called = True
+                self._effects.append(RecallTask(task))
+
+    def lose_all_away(self, now: float) -> None:
+        """Treat all tasks at the parent as lost there: it did not answer in time, and may have
+        given them out."""
+        for visitor in list(self._visitors_away.values()):
+            self.task_lost(visitor, now)
+        for task in list(self._away.tasks.values()):
+            self.task_lost(task, now)
+
     def leave(self) -> list[Token]:
         """Forget the visitors; return the tokens of their children's requests."""
-        visitors: list[QueueTask] = self._timers.waiting(QueueTask)
+        visitors = self._visitors()
         tokens = [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
         for visitor in visitors:
             visitor.visit = None
         return tokens
+
+    def _visitors(self) -> list[QueueTask]:
+        """Return the tasks of children that are here or at the parent; some may be over."""
+        waiting = {id(task): task for task in self._timers.waiting(QueueTask)}
+        return list((waiting | self._visitors_away).values())
 
     def _visitor_answered(self, task: QueueTask, holder: bytes, worker: str) -> None:
         if task.state is not AWAY:
@@ -200,6 +228,8 @@ class TreeForwarding:
     def pass_on(self, now: float) -> float:
         """Pass offers and tasks on that waited long enough; return when the next ones will have."""
         queries = self._requests.slots_away
+        if self._hand_out.is_leaving:
+            return inf
         if self.parent is None or (self._own_tasks.recovering and not queries):
             return inf
         limits = self._limits
@@ -234,6 +264,8 @@ class TreeForwarding:
             task = self._backlog.first()
             if task is None:
                 return inf
+            if not self._hand_out.allows(task):
+                return inf  # the shell looks when the lease is renewed
             if task.expires and now >= task.expires:
                 self._own_tasks.expire(task, now)
                 continue
@@ -252,6 +284,8 @@ class TreeForwarding:
             task.called = False
             if task.origin < 0:
                 self._away.went(task)
+            else:
+                self._visitors_away[id(task)] = task
             self.tasks_away += 1
             self.passed_tasks += 1
             self._effects.append(PassTask(task))

@@ -70,3 +70,28 @@ class ClusterHomes:
         such as the count of a user's queries."""
         member = self._members[self._ring.lookup(name)]
         return member, self._shard_of[member.shards](name.encode())
+
+class FormerHomes:
+    """Computes which shards of a member can have owned a partition, for one view: the member need
+    not be active any more."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._placement = view.placement
+        change = GradualChange.parse(json.decode(view.spread_batch), check_batch_size)
+        self._batch_sizes = dict.fromkeys((change.new, change.old))
+        self._rings: dict[str, HashRing] = {}
+
+    def shards(self, member: ClusterMember, address: tuple[str, str, int, int]) -> tuple[int, ...]:
+        """Return the shards of the member that can have owned the partition: one, or two if the
+        batch size of spread routing changes or has changed."""
+        ring = self._rings.get(member.name)
+        if ring is None:
+            ring = self._rings[member.name] = HashRing([member.name])
+        namespace, name, queue_type, partition = address
+        queue = QueueId(namespace, name, queue_type)
+        shard_of = sharding(member.shards)
+        # The key by which a partition is placed on a member does not depend on other members.
+        placed = (
+            place(ring, queue, partition, size, self._placement) for size in self._batch_sizes
+        )
+        return tuple(dict.fromkeys(shard_of(one.key.encode()) for one in placed))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError
 from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
-from maitred.node.partitions import KEPT_AT_ONCE, KEPT_BYTES
+from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES
+from maitred.node.ownership import load_only
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
 from maitred.settings import Queue
 
@@ -103,6 +104,8 @@ class Caretaker:
     def _look_at_home(self, owned: Owned, now: float) -> None:
         """Persist results while the partition is about to move: at that moment another shard
         acquires the partition without notice, and has to answer for its results."""
+        if self._partitions.moves is not None:
+            self._partitions.moves.look_at(owned)  # a change of the batch size may have moved it
         partition = owned.partition
         settings = partition.settings
         left = self._shard.moves_at(owned.key) - self._partitions.wall_clock()
@@ -123,11 +126,14 @@ class Caretaker:
 
     async def _load_left_behind(self) -> None:
         """Load partitions with tasks that no request names: a retried dead letter of a removed
-        partition is a task that only the store has if its shard died meanwhile."""
+        partition is a task that only the store has if its shard died meanwhile. In a cluster the
+        last owner of a root may be gone, too."""
         partitions, shard = self._partitions, self._shard
+        if partitions.moves is not None:
+            await partitions.moves.load_those_with_tasks()
+            return
         for key in await partitions.store.children_with_tasks():
-            # The message only loads the partition; its version 0 changes nothing.
-            message = Sync(*key, 0, Counts(1, 1, 0), makes=True)
+            message = load_only(key)
             if key in partitions.owned or shard.owner_of(message) != shard.number:
                 continue
             try:

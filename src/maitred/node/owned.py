@@ -18,6 +18,7 @@ class Owned:
         "asked",
         "key",
         "last_used",
+        "leaving",
         "lightly",
         "partition",
         "tend_at",
@@ -33,6 +34,8 @@ class Owned:
         """Whether the partition is driven at the end of this turn."""
         self.lightly = False
         """Whether slots were offered and reserved in this turn, and nothing else happened."""
+        self.leaving = False
+        """Whether the partition is being handed over: it takes no more requests."""
         self.timer: TurnTimer | None = None
         """Touches the partition at `timer_at`."""
         self.timer_at = inf

@@ -9,8 +9,9 @@ waits for one group as well.
 
 from __future__ import annotations
 
+from asyncio import Semaphore
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from maitred.errors import (
     MaitredError,
@@ -28,15 +29,20 @@ from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from maitred.matching.records import Acquired, PartitionKey
     from maitred.node.shard_services import PlacedShard
+    from maitred.node.takeover import FormerOwner, Takeovers
     from maitred.store.interface import Store
 
 SILENT_SECONDS: Final = 5.0
 """The store counts as unavailable when a load has taken this long. A commit has less time: a load
 may have to open a connection first, and a partition is loaded rarely."""
+
+PULLS_AT_ONCE: Final = 64
+"""Partitions for which their owners are being asked. Each answer is followed by a load, so more
+would only wait for the store."""
 
 GROUP: Final = 32
 """Partitions that are loaded with one commit: one or two milliseconds beyond the disk's time."""
@@ -44,6 +50,9 @@ GROUP: Final = 32
 USERS_KEPT: Final = 10_000
 """Users whose rate of new queues is remembered; the user who made a queue longest ago is forgotten
 first."""
+
+
+Read = TypeVar("Read")
 
 
 class _Wanted(NamedTuple):
@@ -60,7 +69,9 @@ class Loader:
         store: Store,
         namespaces: dict[str, Namespace],
         silent: Callable[[MaitredError], None],
+        takeovers: Takeovers | None = None,
     ) -> None:
+        """`takeovers` asks for partitions that other members of the cluster have."""
         self._shard = shard
         self._store = store
         self._namespaces = namespaces
@@ -71,6 +82,10 @@ class Loader:
         self._loop = shard.loop
         self._lines: FairLines[_Wanted] = FairLines()
         self._runs = False
+        self._takeovers = takeovers
+        self._pulls = Semaphore(PULLS_AT_ONCE)
+        self._pulled: list[_Wanted] = []
+        """Partitions that no other shard has any more, as far as it could be asked."""
         self._limiters: OrderedDict[str, Limiter] = OrderedDict()
         self.loads = 0
         """Groups that were loaded."""
@@ -114,42 +129,90 @@ class Loader:
             )
         future: asyncio.Future[Acquired | Refusal] = self._loop.create_future()
         self._lines.push(namespace, _Wanted(wanted, future))
+        self._begin()
+        return await future
+
+    def _begin(self) -> None:
         if not self._runs:
             self._runs = True
             self._shard.spawn(self._run())
-        return await future
 
     async def _run(self) -> None:
         try:
-            while self._lines:
-                group = [one for one in self._lines.take(GROUP) if not one.future.done()]
+            while self._lines or self._pulled:
+                group, self._pulled = self._pulled[:GROUP], self._pulled[GROUP:]
+                others = [] if len(group) == GROUP else self._lines.take(GROUP - len(group))
+                others = [one for one in others if not one.future.done()]
+                if others and self._takeovers is not None:
+                    others = await self._free(others, self._takeovers)
+                group += others
                 if group:
                     await self._load(group)
         finally:
             self._runs = False
 
-    async def _load(self, group: list[_Wanted]) -> None:
-        self.loads += 1
-        problem: BaseException
+    async def _free(self, group: list[_Wanted], takeovers: Takeovers) -> list[_Wanted]:
+        """Return the partitions that no other shard has; ask the owners of the others for them, and
+        load those when they are free."""
+        try:
+            owners = await self._within_silence(
+                takeovers.owners([one.acquisition.key for one in group])
+            )
+        except MaitredError as problem:
+            _fail(group, problem)
+            return []
+        except Exception as failure:
+            self._shard.log.exception("owners of partitions not found")
+            _fail(group, Unavailable(f"The partition could not be loaded: {failure}."))
+            return []
+        free = []
+        for one in group:
+            owner = owners.get(one.acquisition.key)
+            if owner is None:
+                free.append(one)
+            else:
+                await self._pulls.acquire()
+                self._shard.spawn(self._pull(one, owner, takeovers))
+        return free
+
+    async def _pull(self, wanted: _Wanted, owner: FormerOwner, takeovers: Takeovers) -> None:
+        try:
+            await takeovers.pull(wanted.acquisition.key, owner)
+        except MaitredError as problem:
+            _fail([wanted], problem)
+        except BaseException:
+            _fail([wanted], Unavailable("The partition could not be taken over."))
+            raise
+        else:
+            self._pulled.append(wanted)
+            self._begin()
+        finally:
+            self._pulls.release()
+
+    async def _within_silence(self, reading: Coroutine[Any, Any, Read]) -> Read:
+        """Return what the store answers, and tell those that wait if it does not for a while."""
         silence = SilenceTimer(self._loop, SILENT_SECONDS, self._store_is_silent)
         try:
-            found = await self._store.acquire([one.acquisition for one in group])
+            return await reading
+        finally:
+            silence.cancel()
+            self.silent = None
+
+    async def _load(self, group: list[_Wanted]) -> None:
+        self.loads += 1
+        try:
+            found = await self._within_silence(
+                self._store.acquire([one.acquisition for one in group])
+            )
         except MaitredError as refused:
-            problem = refused
+            _fail(group, refused)
         except Exception as failure:
             self._shard.log.exception("partitions not loaded")
-            problem = Unavailable(f"The partition could not be loaded: {failure}.")
+            _fail(group, Unavailable(f"The partition could not be loaded: {failure}."))
         else:
             for one, outcome in zip(group, found, strict=True):
                 if not one.future.done():
                     one.future.set_result(outcome)
-            return
-        finally:
-            silence.cancel()
-            self.silent = None
-        for one in group:
-            if not one.future.done():
-                one.future.set_exception(problem)
 
     def _store_is_silent(self) -> None:
         self.silent = store_silent(SILENT_SECONDS)
@@ -197,6 +260,12 @@ class Loader:
                 remedy="Delete some (`maitred admin queue delete`), or raise limits.queues.",
             )
         return Unavailable("The partition could not be made.")
+
+
+def _fail(group: list[_Wanted], problem: MaitredError) -> None:
+    for one in group:
+        if not one.future.done():
+            one.future.set_exception(problem)
 
 
 _DEFAULTS: Final = Namespace()

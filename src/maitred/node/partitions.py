@@ -19,18 +19,22 @@ from maitred.errors import (
     Unavailable,
     UnknownQueue,
 )
+from maitred.matching.hand_out import always
 from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
+from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES, Handovers, moved
 from maitred.node.owned import Owned
+from maitred.node.ownership import PartitionMoves
 from maitred.node.partition_driver import PartitionDriver
 from maitred.node.partition_loader import Loader
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
+from maitred.node.takeover import Takeovers
 from maitred.node.writer import Writer
 from maitred.protocol.tasks import (
     Counts,
@@ -66,12 +70,6 @@ HINTS_PER_SECOND: Final = 5.0
 HINT_SECONDS: Final = 1.0
 """How long a hint is repeated for the same name: a program that polls a queue until it exists must
 not use up the rate of hints."""
-
-KEPT_AT_ONCE: Final = 5_000
-"""Results in memory that a stopping shard persists with one commit: some 50 ms."""
-
-KEPT_BYTES: Final = 8 * 2**20
-"""Bytes of results that one partition persists with one such commit."""
 
 KEEPING_SECONDS: Final = 4.0
 """How long a stopping shard may take to persist results; the supervisor waits longer beyond
@@ -139,7 +137,17 @@ class Partitions(PartitionDriver):
         self.writer = Writer(shard, store, self)
         self._surroundings = surroundings
         super().__init__(shard, store=store, writer=self.writer, permits=self.permits)
-        self.loader = Loader(shard, store, shard.settings.namespaces, self._refuse_waiting)
+        self.handovers = Handovers(self)
+        """Partitions that go to other shards."""
+        self.moves: PartitionMoves | None = None
+        self.takeovers: Takeovers | None = None
+        """Partitions that come from other shards; both are None without a cluster."""
+        if shard.place.member:
+            self.moves = PartitionMoves(self)
+            self.takeovers = Takeovers(shard, store)
+        self.loader = Loader(
+            shard, store, shard.settings.namespaces, self._refuse_waiting, self.takeovers
+        )
         self.reads = StoreReads()
         self._loading: dict[PartitionKey, list[WaitingRequest]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
@@ -161,7 +169,15 @@ class Partitions(PartitionDriver):
             "loading": len(self._loading),
             "waiting_requests": sum(map(len, self._loading.values())),
             "loads": self.loader.loads,
+            "handed_over": self.handovers.handed_over,
+            "taken_over": 0 if self.takeovers is None else self.takeovers.pulled,
         }
+
+    def begin(self) -> None:
+        """Write in the background, and follow the view of the cluster, from now on."""
+        self.writer.begin()
+        if self.moves is not None:
+            self.moves.begin()
 
     @property
     def loading(self) -> list[PartitionKey]:
@@ -202,6 +218,9 @@ class Partitions(PartitionDriver):
             if owned is None:
                 self.load_for(key, WaitingRequest(kind, message, held))
                 return
+            if owned.leaving:
+                held.refuse(moved())
+                return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
             if not touches:
@@ -237,6 +256,17 @@ class Partitions(PartitionDriver):
         self._loading[key] = [request]
         self.shard.spawn(self._load(key))
 
+    def after_load(
+        self, key: PartitionKey, message: PartitionRequest, held: DeferredReply, serve: Serve
+    ) -> bool:
+        """Serve the request when the partition is loaded; return False, and do nothing, unless it
+        is being loaded."""
+        waiting = self._loading.get(key)
+        if waiting is None:
+            return False
+        waiting.append(WaitingRequest(RequestKind(serve, Makes.NOTHING, None), message, held))
+        return True
+
     def _refuse_waiting(self, problem: MaitredError) -> None:
         """Refuse the requests that wait for partitions: the store does not answer. The loads
         continue, for requests that come later."""
@@ -271,9 +301,13 @@ class Partitions(PartitionDriver):
             self._not_loaded(key, problem, makes, waiting)
             return
         self.owned[key] = owned
+        if self.takeovers is not None:
+            self.takeovers.loaded(key)
         for one in waiting:
             self._serve_waiting(owned, one)
         self.touch(owned)
+        if self.moves is not None:
+            self.moves.look_at(owned)  # the view may have changed meanwhile
 
     async def _made(
         self, key: PartitionKey, makes: Makes, waiting: list[WaitingRequest]
@@ -354,6 +388,9 @@ class Partitions(PartitionDriver):
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
+        inheritance = None
+        if self.takeovers is not None:
+            inheritance = self.takeovers.inherited(key, acquired)
         signing_key = await self.load_signing_key()
         await self.stored.known()
         if key.partition == 0:
@@ -378,6 +415,9 @@ class Partitions(PartitionDriver):
             quotas=self.stored.of(key, settings),
             memory=self._memory,
             supplies=self.supplies,
+            is_trusted=always if self.moves is None else self.moves.is_trusted,
+            is_clustered=self.moves is not None,
+            inheritance=inheritance,
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
@@ -457,6 +497,13 @@ class Partitions(PartitionDriver):
         owned.partition.tickets.release(ticket)
         self.touch(owned)
         await future
+
+    def drive(self, owned: Owned) -> None:
+        """Do now what the partition would do at the end of the turn."""
+        try:
+            self._drive(owned, self.loop.time())
+        except Exception as fault:  # noqa: BLE001 - the partition is loaded again
+            self.failed(owned, fault)
 
     async def let_go(self, owned: Owned) -> None:
         """Persist everything and let the partition go: the next owner need not wait for leases."""

@@ -78,7 +78,7 @@ class AskingShard(PlacedShard, Protocol):
         before this has returned."""
 
 
-class ClusterShard(Protocol):
+class ClusterShard(AskingShard, Protocol):
     """The shard as parts use it that follow the cluster."""
 
     @property
@@ -109,11 +109,7 @@ class ClusterShard(Protocol):
         """Return the name of a shard for people, by its owner number."""
 
 
-class CountingShard(ClusterShard, AskingShard, Protocol):
-    """The shard as the permits that it counts and holds use it."""
-
-
-class PartitionShard(ClusterShard, AskingShard, ConfiguredShard, DriverShell, Protocol):
+class PartitionShard(ClusterShard, ConfiguredShard, DriverShell, Protocol):
     """The shard as its partitions and the requests to them use it."""
 
     @property

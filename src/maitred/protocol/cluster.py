@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, field, msgpack
 
 from maitred.errors import ProtocolViolation
+from maitred.matching.running_attempts import RunningAttempt  # noqa: TC001 - msgspec reads it
 from maitred.membership.view import ClusterView
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import (
@@ -51,27 +52,23 @@ class HandOver(PartitionRequest, array_like=True, gc=False):
     repeatable = True
     between_shards = True
 
-
-class RunningAttempt(Struct, array_like=True, gc=False):
-    """An attempt at a task that a worker runs while its partition gets another owner."""
-
-    sequence: int
-    attempt: int
-    holder: bytes
-    worker: str
-    proof: bytes
-    lease_seconds: float
-    """How long the lease still lasts."""
+    version: int = 0
+    """The version of the sender's view. A receiver that owns the partition by a newer view refuses
+    with `NotOwner`."""
 
 
 class HandedOver(Answer, array_like=True, gc=False):
     """What the owner knew that the store does not."""
 
     released: bool
-    """Whether the owner had the partition, persisted everything and let it go. Otherwise it did not
-    have it, or could not persist."""
+    """Whether the owner had the partition, persisted everything, let it go, and lists all attempts
+    that run. Otherwise it did not have it, could not persist, or still waited for the workers of
+    the owner before it."""
     attempts: list[RunningAttempt] = field(default_factory=list)
-    """Every attempt that runs. If `released`, there are no others."""
+    """Every attempt that runs and that the owner knows of. If `released`, there are no others."""
+    range_id: int = 0
+    """The range id of the owner that let the partition go. What it says holds only for the next
+    higher range id: otherwise a third shard has owned the partition since."""
 
 
 class DescribeCluster(ShardRequest, array_like=True, gc=False):
