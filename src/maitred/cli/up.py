@@ -187,7 +187,26 @@ def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
         "data": str(running.data),
         "auth": settings.authenticates,
         "tls": settings.tls is not None,
+        "cluster": _cluster(running),
     }
+
+
+def _cluster(running: StartedNode) -> dict[str, object] | None:
+    view = running.view
+    if view is None:
+        return None
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    return {"name": view.cluster, "version": view.version, "others": others}
+
+
+def _joined(running: StartedNode) -> str:
+    view = running.view
+    if view is None:
+        return ""
+    others = [member.name for member in view.members if member.node != str(running.node)]
+    if not others:
+        return f"{view.cluster}: this is its first node; others join with the same --store"
+    return f"{view.cluster}: joined {', '.join(others)}"
 
 
 def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
@@ -207,6 +226,8 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo()
     click.echo(f"data     {running.data}")
     click.echo(f"node     {running.node}")
+    if running.view is not None:
+        click.echo(f"cluster  {_joined(running)}")
     users = "users must log in" if settings.authenticates else "none: every caller may do anything"
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
