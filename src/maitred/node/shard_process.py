@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import secrets
 import socket
 import sys
 from contextlib import suppress
@@ -19,6 +20,7 @@ from maitred.errors import CannotStart, StoreUnavailable
 from maitred.logs import logger
 from maitred.node.control import Ready, Start
 from maitred.node.exits import CUT_OFF, FINISHED
+from maitred.node.node_membership import node_tls
 from maitred.node.shard import Shard
 from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 STORE_PAUSE_SECONDS: Final = 0.5
 """Pause between two attempts to open a store that is unavailable."""
+
+INCARNATION_BYTES: Final = 8
+"""Random bytes that tell the owner of a partition from an earlier process of the same shard."""
 
 SWITCH_SECONDS: Final = 0.0001
 """How long the loop's thread may keep the GIL when the store's thread wants it. The store's thread
@@ -57,8 +62,9 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
         reload_node=link.reload_node,
+        peer_tls=node_tls(start.settings, log) if place.member else None,
     )
-    stopped = link.follow(shard.reloading)
+    stopped = link.follow(shard.reloading, shard if place.member else None)
     opening = asyncio.create_task(_open_store(start, log))
     await asyncio.wait((stopped, opening), return_when=asyncio.FIRST_COMPLETED)
     if not opening.done():
@@ -87,10 +93,14 @@ async def _open_store(start: Start, log: Logger) -> Store:
     """Open the store. The first start fails if the store is unavailable; a restarted shard waits
     for the store."""
     told = False
+    member = start.place.member
+    owner = f"{member}/{secrets.token_hex(INCARNATION_BYTES)}" if member else ""
     while True:
         try:
             data = Path(start.settings.data)
-            return await open_store(start.settings.store, data, start.place.number, log)
+            return await open_store(
+                start.settings.store, data, start.place.number, log, owner=owner
+            )
         except StoreUnavailable as problem:
             if not start.place.restarts:
                 raise

@@ -19,21 +19,22 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from maitred.errors import CannotStart, ShardsKeepDying
+from maitred.errors import CannotStart, ShardsKeepDying, StoreUnavailable
 from maitred.node import exits
 from maitred.node.control import done_before
 from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
+from maitred.node.node_membership import MemberDiedError, NodeLoad, NodeMembership, is_clustered
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard_place import ShardPlace
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.store.sqlite_recovery import prepare
-from maitred.surroundings import StopSignals
+from maitred.surroundings import StopSignals, Surroundings
 
 if TYPE_CHECKING:
     import socket
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.membership.view import ClusterView
+    from maitred.node.control import ClusterNews
     from maitred.node.identity import DataDirectory
     from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node
@@ -50,6 +52,9 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 FILES_BESIDES: Final = 64
 """Generous bound of the files that a shard has open besides its connections."""
+
+REJOIN_SECONDS: Final = 1.0
+"""Pause before a node that was declared dead tries again to join while the database is away."""
 
 UNIX_PATH_BYTES: Final = 100
 """Longest path of a Unix socket: 108 on Linux, 104 on macOS, with the zero at its end."""
@@ -72,6 +77,17 @@ class StartedNode:
     gateway_pid: int = 0
     view: ClusterView | None = None
     """The cluster that the node has joined; None without one."""
+
+
+class TakenPlace(NamedTuple):
+    """The directory and the ports that a supervisor holds while its node runs."""
+
+    place: ShardPlace
+    data: Path
+    lock: int
+    """The file descriptor of the directory's lock, which shards inherit."""
+    member_port: int
+    """The port at which other nodes of the cluster probe this one; 0 without a cluster."""
 
 
 class Companion(Protocol):
@@ -106,6 +122,7 @@ class Supervisor:
         self._accepted_losses = accepted_losses
         self._keepers: list[Keeper] = []
         self._gateway: GatewayKeeper | None = None
+        self._membership: NodeMembership | None = None
         file = None if source is None else SettingsFile(settings, source)
         self._settings_path = None if source is None else source.file
         self._reloading = NodeReload(file, self._kept, log)
@@ -122,31 +139,34 @@ class Supervisor:
         self._handle_signals()
         self._look_at_file_limit()
         with ExitStack() as held:
-            place, data, lock = self._take(held)
-            self._keepers = self._make_keepers(place, lock)
+            taken = self._take(held)
+            if not await self._before_signal(self._open_membership(taken)):
+                return exits.FINISHED
+            place = self._make_keepers(taken)
             if self._settings.gateway.enabled:
                 http_port = hold_port(self._settings, self._shards, held)
                 self._gateway = GatewayKeeper(
                     place, self._settings, self._log, http_port, self._reloading.wanted
                 )
             try:
-                if await self._before_signal(self._start()):
-                    running = self._running(place, data)
+                if await self._before_signal(self._start(place)):
+                    running = self._running(place, taken.data)
                     self._log.info("node is up", node=str(place.node), port=place.port)
                     if await self._accompanied(running):
                         announce(running)
-                        await self._before_signal(self._keep())
+                        await self._before_signal(self._keep(taken))
             except ShardsKeepDying:
                 await self._stop()
                 raise
             except BaseException:
                 await self._kill()
+                await self._close_membership()
                 raise
             return await self._stop()
 
     # Directory and ports
 
-    def _take(self, held: ExitStack) -> tuple[ShardPlace, Path, int]:
+    def _take(self, held: ExitStack) -> TakenPlace:
         settings, shards = self._settings, self._shards
         data = held.enter_context(data_directory(settings.data))
         self._look_at_files(data)
@@ -154,8 +174,13 @@ class Supervisor:
             prepare(data.path, self._accepted_losses, self._log)
         endpoints = resolve(settings.host)
         reservation = held.enter_context(HeldPorts(endpoints))
-        port = reservation.block(settings.port, shards, spare=1 if shards > 1 else 0)
+        clustered = is_clustered(settings)
+        spare = 2 if clustered else 1 if shards > 1 else 0
+        port = reservation.block(settings.port, shards, spare=spare)
         source_port = port + shards + 1
+        member_port = source_port + 1 if clustered else 0
+        if clustered:
+            _hold_member_port(reservation, member_port, settings.host)
         self._source_port_sockets = open_source_port(
             reservation, endpoints, source_port, shards, self._log
         )
@@ -171,7 +196,7 @@ class Supervisor:
             source_port=source_port if self._source_port_sockets else 0,
             gateway_secret=secrets.token_hex(32),
         )
-        return place, data.path, data.lock
+        return TakenPlace(place, data.path, data.lock, member_port)
 
     def _look_at_files(self, data: DataDirectory) -> None:
         """Warn of files that other users of this machine could read or change."""
@@ -198,19 +223,25 @@ class Supervisor:
             one.close()
         self._source_port_sockets = []
 
-    def _make_keepers(self, place: ShardPlace, lock: int) -> list[Keeper]:
+    def _make_keepers(self, taken: TakenPlace) -> ShardPlace:
+        """Make the keepers of the shards, and return the place that their shards share: in a
+        cluster that of a new member."""
         sockets = self._source_port_sockets
-        return [
+        place = taken.place
+        if self._membership is not None:
+            place = self._membership.member_of(place)
+        self._keepers = [
             Keeper(
                 replace(place, number=number),
                 self._settings,
                 self._log,
                 source_port_socket=sockets[number].fileno() if sockets else None,
-                inherited=(lock,),
+                inherited=(taken.lock,),
                 reload_wanted=self._reloading.wanted,
             )
             for number in range(self._shards)
         ]
+        return place
 
     def _running(self, place: ShardPlace, data: Path) -> StartedNode:
         gateway = self._gateway
@@ -225,11 +256,63 @@ class Supervisor:
             http_host=self._settings.gateway.host,
             http_port=gateway.port if gateway is not None and gateway.serves else 0,
             gateway_pid=gateway.pid if gateway is not None else 0,
+            view=self._membership.view if self._membership is not None else None,
         )
+
+    # The cluster
+
+    async def _open_membership(self, taken: TakenPlace) -> None:
+        """Connect to the database of the cluster; does nothing for a node without one."""
+        settings = self._settings
+        if settings.store is None or not is_clustered(settings):
+            return
+        self._membership = await NodeMembership.open(
+            settings.store,
+            settings,
+            port=taken.place.port,
+            member_port=taken.member_port,
+            surroundings=Surroundings.real(),
+            log=self._log,
+            tell=self._tell_shards,
+            load=NodeLoad(self._pids, asyncio.get_running_loop().time),
+        )
+
+    def _tell_shards(self, news: ClusterNews) -> None:
+        for keeper in self._keepers:
+            keeper.tell(news)
+
+    def _pids(self) -> list[int]:
+        return [keeper.pid for keeper in self._kept() if keeper.pid]
+
+    async def _start_anew(self, taken: TakenPlace) -> None:
+        """Kill the shards of a node that was declared dead, and start others as a new member."""
+        self._log.error("the other nodes declared this node dead; starting again as a new member")
+        await asyncio.gather(*(keeper.kill() for keeper in self._keepers))
+        while True:
+            place = self._make_keepers(taken)
+            try:
+                await self._start_shards(place)
+            except StoreUnavailable as problem:
+                self._log.warning("not in the cluster yet; trying again", error=problem)
+                await asyncio.gather(*(keeper.kill() for keeper in self._keepers))
+                await asyncio.sleep(REJOIN_SECONDS)
+            else:
+                self._log.info("node is up again", member=place.member)
+                return
+
+    async def _close_membership(self) -> None:
+        if self._membership is not None:
+            await self._membership.close()
 
     # Start, keep, stop
 
-    async def _start(self) -> None:
+    async def _start(self, place: ShardPlace) -> None:
+        # The gateway starts at the same time, and finds the shards when they listen.
+        gateway = [] if self._gateway is None else [self._gateway.start()]
+        await _all(iter((self._start_shards(place), *gateway)))
+
+    async def _start_shards(self, place: ShardPlace) -> None:
+        """Start the shards, and join the cluster when all of them listen."""
         # A few at a time: a thousand processes that start together would all be late.
         gate = asyncio.Semaphore(2 * (os.cpu_count() or 1))
 
@@ -237,19 +320,29 @@ class Supervisor:
             async with gate:
                 await keeper.start()
 
-        # The gateway starts at the same time, and finds the shards when they listen.
-        await _all(start(keeper) for keeper in self._kept())
+        await _all(start(keeper) for keeper in self._keepers)
+        if self._membership is not None:
+            await self._membership.join(place)
 
     def _kept(self) -> list[Keeper]:
         """The keepers of all processes."""
         return [*self._keepers, *([] if self._gateway is None else [self._gateway])]
 
-    async def _keep(self) -> None:
+    async def _keep(self, taken: TakenPlace) -> None:
         watching = asyncio.create_task(self._reloading.watch())
+        gateway = [] if self._gateway is None else [self._gateway.keep()]
         try:
-            await _all(keeper.keep() for keeper in self._kept())
+            await _all(iter((self._keep_shards(taken), *gateway)))
         finally:
             watching.cancel()
+
+    async def _keep_shards(self, taken: TakenPlace) -> None:
+        while True:
+            membership = [] if self._membership is None else [self._membership.watch()]
+            try:
+                return await _all(iter((*(keeper.keep() for keeper in self._keepers), *membership)))
+            except MemberDiedError:
+                await self._start_anew(taken)
 
     async def _accompanied(self, running: StartedNode) -> bool:
         if self._companion is None:
@@ -257,7 +350,10 @@ class Supervisor:
         return await self._before_signal(self._companion.start(running))
 
     async def _stop_all(self) -> list[bool]:
-        """Stop the gateway first, then the companion, then the shards that both need."""
+        """Leave the cluster, then stop the gateway, then the companion, then the shards that both
+        need."""
+        if self._membership is not None:
+            await self._membership.leave()
         done = [] if self._gateway is None else [await self._gateway.stop()]
         if self._companion is not None:
             await self._companion.stop()
@@ -272,8 +368,11 @@ class Supervisor:
         if not await done_before(stopping, self._second_signal):
             self._log.warning("forced to stop at once")
             await self._kill()
-            await stopping
+            stopping.cancel()
+            await asyncio.wait((stopping,))
+            await self._close_membership()
             return exits.FORCED + self._signals.counted[1]
+        await self._close_membership()
         if not all(stopping.result()):
             self._log.warning("stopped; some work was cut off")
             return exits.CUT_OFF
@@ -319,6 +418,17 @@ async def _all(works: Iterator[Coroutine[Any, Any, None]]) -> None:
                 group.create_task(work)
     except BaseExceptionGroup as problems:
         raise problems.exceptions[0] from None
+
+
+def _hold_member_port(reservation: HeldPorts, port: int, host: str) -> None:
+    try:
+        reservation.hold(port)
+    except OSError as problem:
+        raise CannotStart(
+            f"Port {port} on {host}, at which other nodes of the cluster find this one, cannot be "
+            f"used: {problem.strerror or problem}.",
+            remedy="Stop the process that has it, or name another port with --port.",
+        ) from None
 
 
 @contextmanager
