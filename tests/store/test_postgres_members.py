@@ -163,28 +163,42 @@ async def test_votes_of_active_members_kill(location: str) -> None:
     async with opened(location) as table:
         await joined(table, "a", "b", "c")
         await table.join(member("d", 7090), "0", "wrap")
-        voted = await table.accuse("d", "c", 7, 2)  # which is only joining
-        voted = await table.accuse("a", "c", 7, 2)
+        await table.accuse("d", "c", beat=0, version=7, needed=2)  # which is only joining
+        voted = await table.accuse("a", "c", beat=0, version=7, needed=2)
         assert voted.view.version == 7
-        assert [(vote.accuser, vote.accused) for vote in voted.votes] == [("a", "c"), ("d", "c")]
+        assert [(vote.accuser, vote.accused) for vote in voted.votes] == [("a", "c")]
         assert all(0 <= vote.age_seconds < 60 for vote in voted.votes)
-        voted = await table.accuse("a", "c", 7, 2)
-        assert (voted.view.version, len(voted.votes)) == (7, 2)
-        dead = await table.accuse("b", "c", 7, 2)
+        voted = await table.accuse("a", "c", beat=0, version=7, needed=2)
+        assert (voted.view.version, len(voted.votes)) == (7, 1)
+        dead = await table.accuse("b", "c", beat=0, version=7, needed=2)
         assert dead.view.version == 8
         assert "c" not in states(dead)
         assert dead.votes == ()
         # A late vote, and one that the dead one casts, change nothing.
-        assert await table.accuse("a", "c", 8, 1) == dead
-        assert await table.accuse("c", "a", 8, 1) == dead
-        assert await table.accuse("a", "a", 8, 1) == dead
+        assert await table.accuse("a", "c", beat=0, version=8, needed=1) == dead
+        assert await table.accuse("c", "a", beat=0, version=8, needed=1) == dead
+        assert await table.accuse("a", "a", beat=0, version=8, needed=1) == dead
+
+
+@awaited
+async def test_a_heartbeat_voids_all_votes(location: str) -> None:
+    async with opened(location) as table:
+        await joined(table, "a", "b", "c")
+        await table.accuse("a", "c", beat=0, version=6, needed=2)
+        await table.beat("c", 0.0)
+        late = await table.accuse("b", "c", beat=0, version=6, needed=2)
+        assert states(late)["c"] is ACTIVE
+        assert [vote.accuser for vote in late.votes] == ["a"]
+        fresh = await table.accuse("b", "c", beat=1, version=6, needed=2)
+        assert states(fresh)["c"] is ACTIVE
+        assert "c" not in states(await table.accuse("a", "c", beat=1, version=6, needed=2))
 
 
 @awaited
 async def test_a_vote_on_an_old_version_is_not_counted(location: str) -> None:
     async with opened(location) as table:
         await joined(table, "a", "b", "c")
-        stale = await table.accuse("a", "b", 5, 1)
+        stale = await table.accuse("a", "b", beat=0, version=5, needed=1)
         assert (stale.view.version, stale.votes, "b" in states(stale)) == (6, (), True)
 
 
@@ -192,13 +206,13 @@ async def test_a_vote_on_an_old_version_is_not_counted(location: str) -> None:
 async def test_a_vote_expires(location: str) -> None:
     async with opened(location) as table:
         await joined(table, "a", "b", "c")
-        await table.accuse("a", "c", 6, 2)
+        await table.accuse("a", "c", beat=0, version=6, needed=2)
         await execute(location, "UPDATE maitred.votes SET at = at - interval '121 seconds'")
         assert (await table.read()).votes == ()
-        state = await table.accuse("b", "c", 6, 2)
+        state = await table.accuse("b", "c", beat=0, version=6, needed=2)
         assert [vote.accuser for vote in state.votes] == ["b"]
         assert states(state)["c"] is ACTIVE
-        assert "c" not in states(await table.accuse("a", "c", 6, 2))
+        assert "c" not in states(await table.accuse("a", "c", beat=0, version=6, needed=2))
 
 
 @awaited

@@ -71,6 +71,7 @@ class ClusterHomes:
         member = self._members[self._ring.lookup(name)]
         return member, self._shard_of[member.shards](name.encode())
 
+
 class FormerHomes:
     """Computes which shards of a member can have owned a partition, for one view: the member need
     not be active any more."""

@@ -278,7 +278,8 @@ class MemberAgent:
             ) from None
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[_Result]]) -> _Answered:
-        """Repeat a call of the table until it succeeds; raise `CannotStart` after the deadline."""
+        """Repeat a call of the table until it succeeds; raise `StoreUnavailable` when the time is
+        over."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -286,7 +287,7 @@ class MemberAgent:
             except _AWAY as problem:
                 self._log.table_away(problem, loop.time())
                 if loop.time() >= deadline:
-                    raise CannotStart(
+                    raise StoreUnavailable(
                         f"The membership table in the database cannot be used: "
                         f"{str(problem) or 'it does not answer.'}",
                         remedy="Start the node again when the database is up.",

@@ -141,7 +141,9 @@ class MemberListener:
         """Listen; raise `CannotStart` if the address cannot be used."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: ListenerEnd(self), host, port, ssl=tls)
+            self._server = await loop.create_server(
+                lambda: ListenerEnd(self), host, port, ssl=tls, reuse_port=True
+            )
         except OSError as problem:
             raise CannotStart(
                 f"The port for other nodes, {host}:{port}, cannot be used: {problem}.",

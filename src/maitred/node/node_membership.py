@@ -7,7 +7,6 @@ partitions have other owners. The supervisor then kills its shards and starts ag
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,10 +20,10 @@ from maitred.node.shard import spread_batch_text
 from maitred.protocol.description import VERSIONS
 from maitred.security.announced_address import announced
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
-from maitred.store.engines import open_members
+from maitred.store.engines import open_membership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from maitred.logs import Logger
     from maitred.membership.table import MembershipTable
@@ -55,7 +54,7 @@ class NodeMembership:
     def __init__(
         self,
         *,
-        table: MembershipTable,
+        open_table: Callable[[], Awaitable[MembershipTable]],
         secret: bytes,
         settings: Node,
         announced: tuple[str, int],
@@ -65,8 +64,9 @@ class NodeMembership:
         tell: Callable[[ClusterNews], None],
         load: Callable[[], float],
     ) -> None:
-        """`tell` is called with news for the shards."""
-        self._table = table
+        """`open_table` opens the membership table for each member that the node becomes. `tell` is
+        called with news for the shards."""
+        self._open_table = open_table
         self._secret = secret
         self._settings = settings
         self._announced = announced
@@ -96,14 +96,17 @@ class NodeMembership:
         load: Callable[[], float],
     ) -> NodeMembership:
         """Connect to the database and read the cluster's secret; raise why it cannot be done."""
-        table = await open_members(location, settings.cluster.name, log)
+
+        async def open_table() -> MembershipTable:
+            return await open_membership(location, settings.cluster.name, log)
+
+        table = await open_table()
         try:
             secret = await table.secret()
-        except BaseException:
+        finally:
             await table.close()
-            raise
         return cls(
-            table=table,
+            open_table=open_table,
             secret=secret,
             settings=settings,
             announced=announced(settings, port),
@@ -136,9 +139,8 @@ class NodeMembership:
         )
         settings = self._settings
         self._agent = MemberAgent(
-            table=self._table,
+            table=await self._open_table(),
             me=me,
-            secret=self._secret,
             listen_host=settings.host,
             settings=settings.cluster,
             surroundings=self._surroundings,
@@ -148,8 +150,8 @@ class NodeMembership:
             placement=settings.placement,
             on_view=self._has_view,
             on_lease=self._has_lease,
-            listening_tls=None if self._listening is None else self._listening.listening,
-            dialling_tls=self._dialling,
+            listen_tls=None if self._listening is None else self._listening.listening,
+            dial_tls=None if self._dialling is None else self._dialling(),
         )
         return await self._agent.join()
 
@@ -164,7 +166,7 @@ class NodeMembership:
         """Wait until the others declare this node dead; then raise `MemberDiedError`."""
         if self._agent is not None:
             await self._agent.dead.wait()
-            self._agent.close()
+            await self._agent.close()
             raise MemberDiedError
 
     @property
@@ -188,17 +190,7 @@ class NodeMembership:
     async def close(self) -> None:
         """Tell the others that this node is gone, if they can be told, and disconnect."""
         if self._agent is not None:
-            try:
-                async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._agent.gone()
-            except (MaitredError, TimeoutError) as problem:
-                self._log.warning(
-                    "the cluster could not be told the end of this node", error=problem
-                )
-                self._agent.close()
-        with suppress(MaitredError, TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS):
-                await self._table.close()
+            await self._agent.gone()
 
 
 def node_tls(settings: Node, log: Logger) -> DiallerTls | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -9,9 +10,11 @@ from maitred.errors import CannotStart, InvalidSetting
 from maitred.store.sqlite import open_sqlite
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from maitred.store.interface import Store, StoreLog
+    from maitred.store.postgres_members import PostgresMembers
 
 _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://user@host/database."
 
@@ -31,6 +34,23 @@ async def open_store(
         store = await open_sqlite(data, own)
         log.info("The store is open.", engine="sqlite")
         return store
+    check_location(location)
+    with _package_needed():
+        from maitred.store.postgres import open_postgres
+    return await open_postgres(location, log=log, owner=owner, warns=own == 0)
+
+
+async def open_membership(location: str, cluster: str, log: StoreLog) -> PostgresMembers:
+    """Open the membership table of the cluster in a PostgreSQL database, after migrating the
+    database to this program's version."""
+    check_location(location)
+    with _package_needed():
+        from maitred.store.postgres_members import open_members
+    return await open_members(location, cluster, log)
+
+
+def check_location(location: str) -> None:
+    """Raise `InvalidSetting` unless the location is that of a PostgreSQL database."""
     try:
         scheme = urlsplit(location).scheme
     except ValueError:
@@ -38,8 +58,12 @@ async def open_store(
     if scheme not in {"postgresql", "postgres"}:
         named = f"begins with {scheme}:" if scheme and "://" in location else "is no URL"
         raise InvalidSetting(f"The store's location {named}, which is no store.", remedy=_CHOICES)
+
+
+@contextmanager
+def _package_needed() -> Iterator[None]:
     try:
-        from maitred.store.postgres import open_postgres
+        yield
     except ModuleNotFoundError as missing:
         if missing.name != "asyncpg":
             raise
@@ -47,4 +71,3 @@ async def open_store(
             "A PostgreSQL store needs the package asyncpg, which is not installed.",
             remedy="Install it with: pip install 'maitred[postgres]'",
         ) from None
-    return await open_postgres(location, log=log, owner=owner, warns=own == 0)

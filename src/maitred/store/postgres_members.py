@@ -120,6 +120,12 @@ async def open_members(location: str, cluster: str, log: StoreLog) -> PostgresMe
         return PostgresMembers(servers, cluster, log)
 
 
+def members_of(location: str, cluster: str, log: StoreLog) -> PostgresMembers:
+    """Return the membership table of a database that was migrated before; it connects when it is
+    first used."""
+    return PostgresMembers(PostgresServers(location), cluster, log)
+
+
 class PostgresMembers:
     """Implements `MembershipTable`."""
 
@@ -187,8 +193,10 @@ class PostgresMembers:
         values = id_, before.value, after.value, VOTE_SECONDS
         return self._table(await self._change("change_member", *values))
 
-    async def accuse(self, accuser: str, accused: str, version: int, needed: int) -> TableState:
-        values = accuser, accused, version, needed, VOTE_SECONDS
+    async def accuse(
+        self, accuser: str, accused: str, *, beat: int, version: int, needed: int
+    ) -> TableState:
+        values = accuser, accused, beat, version, needed, VOTE_SECONDS
         return self._table(await self._change("accuse_member", *values))
 
     async def describe(self) -> list[MemberReport]:

@@ -40,6 +40,7 @@ CREATE TABLE maitred.votes (
     cluster text COLLATE "C" NOT NULL,
     accuser text COLLATE "C" NOT NULL,
     accused text COLLATE "C" NOT NULL,
+    beat bigint NOT NULL, -- the heartbeat counter that the accuser saw; a heartbeat voids the vote
     at timestamptz NOT NULL,
     PRIMARY KEY (cluster, accused, accuser)
 );
@@ -259,18 +260,27 @@ $$;
 -- Records a vote if the table has this version, and declares the accused dead if enough active members
 -- voted within `vote_seconds`; returns the table.
 CREATE FUNCTION maitred.accuse_member(
-    the_cluster text, the_accuser text, the_accused text, the_version bigint, needed integer,
-    vote_seconds double precision
+    the_cluster text, the_accuser text, the_accused text, the_beat bigint, the_version bigint,
+    needed integer, vote_seconds double precision
 ) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    accused_is_silent boolean;
 BEGIN
     PERFORM 1 FROM maitred.clusters WHERE name = the_cluster AND version = the_version FOR UPDATE;
-    IF FOUND AND the_accuser <> the_accused AND 2 = (
-        SELECT count(*) FROM maitred.members
-        WHERE cluster = the_cluster AND id IN (the_accuser, the_accused) AND state <> 'dead'
+    IF NOT FOUND OR the_accuser = the_accused THEN
+        RETURN maitred.table_of(the_cluster, vote_seconds);
+    END IF;
+    -- The lock keeps a heartbeat out that comes meanwhile.
+    SELECT beats = the_beat INTO accused_is_silent FROM maitred.members
+    WHERE cluster = the_cluster AND id = the_accused AND state <> 'dead' FOR UPDATE;
+    IF accused_is_silent AND EXISTS (
+        SELECT 1 FROM maitred.members
+        WHERE cluster = the_cluster AND id = the_accuser AND state = 'active'
     ) THEN
-        INSERT INTO maitred.votes AS v (cluster, accuser, accused, at)
-        VALUES (the_cluster, the_accuser, the_accused, clock_timestamp())
-        ON CONFLICT (cluster, accused, accuser) DO UPDATE SET at = EXCLUDED.at;
+        INSERT INTO maitred.votes AS v (cluster, accuser, accused, beat, at)
+        VALUES (the_cluster, the_accuser, the_accused, the_beat, clock_timestamp())
+        ON CONFLICT (cluster, accused, accuser) DO UPDATE
+        SET beat = EXCLUDED.beat, at = EXCLUDED.at;
         DELETE FROM maitred.votes
         WHERE cluster = the_cluster
             AND at <= clock_timestamp() - make_interval(secs => vote_seconds);
@@ -278,7 +288,8 @@ BEGIN
             SELECT count(*)
             FROM maitred.votes AS v
             JOIN maitred.members AS m ON m.cluster = v.cluster AND m.id = v.accuser
-            WHERE v.cluster = the_cluster AND v.accused = the_accused AND m.state = 'active'
+            WHERE v.cluster = the_cluster AND v.accused = the_accused AND v.beat = the_beat
+                AND m.state = 'active'
         ) THEN
             UPDATE maitred.members SET state = 'dead', since = clock_timestamp()
             WHERE cluster = the_cluster AND id = the_accused;

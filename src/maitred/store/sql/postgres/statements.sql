@@ -363,7 +363,7 @@ WHERE c.name = $1
 SELECT maitred.change_member($1, $2, $3, $4, $5)::text
 
 -- name: accuse_member
-SELECT maitred.accuse_member($1, $2, $3, $4, $5, $6)::text
+SELECT maitred.accuse_member($1, $2, $3, $4, $5, $6, $7)::text
 
 -- name: describe_members
 SELECT id, node, host, port, state, release, versions, shards,
