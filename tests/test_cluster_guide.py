@@ -20,7 +20,7 @@ from maitred.cli.up import flags, up
 from maitred.client.address import parse_address
 from maitred.config import describe, load
 from maitred.settings import ClusterSettings, Node
-from maitred.store import postgres
+from maitred.store import postgres_warnings
 from tests.cli.running import maitred
 
 if TYPE_CHECKING:
@@ -231,9 +231,9 @@ def number(text: str) -> int:
 
 
 def test_connections_add_up() -> None:
-    assert f"| {postgres.CONNECTIONS} a shard, 1 a node" in SCALING
+    assert f"| {postgres_warnings.CONNECTIONS} a shard, 1 a node" in SCALING
     for nodes, shards, most, fits in rows("Connections"):
-        needed = number(nodes) * (number(shards) * postgres.CONNECTIONS + 1)
+        needed = number(nodes) * (number(shards) * postgres_warnings.CONNECTIONS + 1)
         assert needed == number(most)
         assert fits.startswith("yes") == (needed <= 97)
 

@@ -109,6 +109,10 @@ class ClusterShard(AskingShard, Protocol):
         """Return the name of a shard for people, by its owner number."""
 
 
+class CountingShard(ClusterShard, AskingShard, Protocol):
+    """The shard as the permits that it counts and holds use it."""
+
+
 class PartitionShard(ClusterShard, ConfiguredShard, DriverShell, Protocol):
     """The shard as its partitions and the requests to them use it."""
 
