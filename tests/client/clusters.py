@@ -17,6 +17,8 @@ from maitred.protocol.frames import EVENT_STREAM, Opcode
 from tests.client.nodes import HOST, QUICK, RunningNode, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maitred.client.client import AsyncClient
 
 ACTIVE = MemberState.ACTIVE
@@ -48,8 +50,11 @@ def a_view(version: int, *members: ClusterMember, **changed: Any) -> ClusterView
 class RunningCluster:
     """Some nodes. Use it in `async with`; all of them are started then."""
 
-    def __init__(self, nodes: int = 3, shards: int = 2) -> None:
-        self.nodes = [RunningNode(shards) for _ in range(nodes)]
+    def __init__(
+        self, nodes: int = 3, shards: int = 2, make: Callable[[], RunningNode] | None = None
+    ) -> None:
+        made = make or (lambda: RunningNode(shards))
+        self.nodes = [made() for _ in range(nodes)]
         self.version = 0
         self.view: ClusterView | None = None
 

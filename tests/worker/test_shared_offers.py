@@ -384,3 +384,33 @@ async def test_a_member_that_is_refused_is_said_and_named_again_later() -> None:
     assert seen == [("n/q1", 0, "overloaded")]
     await until(lambda: len([one for one in house.said if one.message.members]) == 2)
     await house.end()
+
+
+@in_a_loop
+async def test_partitions_that_moved_to_another_shard_are_offered_slots_there_at_once() -> None:
+    house = House(0, 0, 1, slots=4)
+    house.supply()
+    await house.turns()
+    first = {one.message.number: one for one in house.said}
+    assert len(first) == 2
+    house.shards["q1"] = 1
+    house.offering.rerouted()
+    # The old long polls are taken back before the worker's next turn.
+    assert all(one.taken_back for one in first.values())
+    await house.turns()
+    sets = [[member.queue for member in one.message.members] for one in house.said[2:]]
+    assert sets == [["q0"], ["q1", "q2"]]
+    await house.end()
+
+
+@in_a_loop
+async def test_in_a_cluster_the_view_decides_and_not_the_shard_that_says_elsewhere() -> None:
+    house = House(0, 0)
+    house.clustered = True
+    house.supply()
+    await house.turns()
+    house.held(0).give(elsewhere=[(0, 17)])
+    await house.turns()
+    assert {post.place[1] for post in house.offering.posts} == {0}
+    assert len(house.rests) == 1, "it is not asked in haste"
+    await house.end()

@@ -66,6 +66,8 @@ class NodePools:
         self.by_member: dict[str, Pool] = {}
         """The pool of each member of the view, by the member's id."""
         self._seeds: tuple[HostPort, ...] = ()
+        self._extra: dict[Pool, None] = {}
+        """Pools of the address's nodes that are tried again while no member answers."""
         self._addresses = MemberAddresses()
         self._make = make
         self._loop = loop
@@ -236,12 +238,11 @@ class NodePools:
             current[member.name] = self.by_member[member.id] = pool
         left = plan.left
         if not any(pool.by_shard for pool in current.values()):
-            # The address's nodes are tried again: keep them until a member answers.
-            found = [pool for pool in left if pool.node in self._seeds]
-            left = [pool for pool in left if pool not in found]
-            for pool in found:
-                pool.member = ""
+            # No member answers, and the address's nodes are being tried: go on with them.
+            for pool in [pool for pool in left if pool in self._extra]:
+                left.remove(pool)
                 current[_free_key(pool.name, current)] = pool
+        self._extra = {pool: None for pool in current.values() if not pool.member}
         self.current = current
         self.retiring.update(dict.fromkeys(left))
         return PoolChanges(made, left)
@@ -249,7 +250,7 @@ class NodePools:
     @property
     def has_extra(self) -> bool:
         """Whether there are pools of the address's nodes that serve no member."""
-        return self.view is not None and len(self.current) > len(self.view.members)
+        return bool(self._extra)
 
     # Outages
 
@@ -273,6 +274,7 @@ class NodePools:
         for node in self._seeds:
             if node not in dialled:
                 pool = self._make(node, None)
+                self._extra[pool] = None
                 self.current[_free_key(node.name, self.current)] = pool
                 pool.start()
 

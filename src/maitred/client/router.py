@@ -283,20 +283,29 @@ class Router:
         for pool in list(self.nodes.all()):
             for connection in pool.connections():
                 for receiver in list(connection.pending.values()):
-                    if isinstance(receiver, LongPoll) and self.has_moved(receiver):
+                    if isinstance(receiver, LongPoll) and (
+                        pool in self.nodes.retiring or self.has_moved(receiver)
+                    ):
                         receiver.move()
                 pool.resubmit([call for call in connection.line if self.has_moved(call)])
             pool.resubmit([call for call in pool.line if self.has_moved(call)])
 
     def connected(self, pool: Pool) -> None:
-        """Let the calls that wait for other nodes take the way over this one."""
+        """Let the calls that wait for other nodes take the way over this one, and long polls that
+        another node forwards to this one come directly."""
         if self.view is None or self.closed:
             return
         if self.nodes.has_extra:
             self.described()
         for other in list(self.pools.values()):
-            if other is not pool and not other.by_shard:
+            if other is pool:
+                continue
+            if not other.by_shard:
                 other.resubmit([call for call in other.line if _is_for_a_partition(call)])
+            for connection in other.connections():
+                for receiver in list(connection.pending.values()):
+                    if isinstance(receiver, LongPoll) and receiver.pool is pool:
+                        receiver.move()
 
     def disconnected(self) -> None:
         """Note that a pool has lost its last connection."""
