@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import pytest
+import trustme
 from msgspec import structs
 
 from maitred.errors import MaitredError, NotOwner, Unavailable
+from maitred.matching.records import PartitionKey
 from maitred.membership.homes import ClusterHomes
 from maitred.membership.view import MemberState
 from maitred.node import dispatched, remote_peer
@@ -282,6 +286,64 @@ async def test_a_request_of_a_shard_follows_the_view_as_well(tmp_path: Path) -> 
             Counted(message.shard)
         )
         assert (await asked(there, 0, Count(99, 0, {}, {}), to)) == Counted(0)
+
+
+@in_a_loop
+async def test_a_request_of_a_shard_without_a_view_is_refused_later(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, shards=2, adopted=False) as there:
+        refused = await asked(there, 0, Echo("n", "q", 1, 0, 0, b""))
+        assert isinstance(refused, Unavailable)
+        shard = there.shard(0)
+        assert shard.moves_at(PartitionKey("n", "q", 1, 0)) == inf
+        assert shard.owners.everywhere() == [0, 1]
+        there.adopt(there.view(1))
+        names = [shard.owner_name(owner) for owner in shard.owners.everywhere()]
+        port = there.nodes[1].port
+        elsewhere = [f"Shard {one} of 127.0.0.1:{port}" for one in range(2)]
+        assert sorted(names) == sorted(["Shard 0", "Shard 1", *elsewhere])
+
+
+@in_a_loop
+async def test_an_owner_within_a_gradual_change(tmp_path: Path) -> None:
+    """It is not settled before its turn has come."""
+    async with cluster(tmp_path, 2, adopted=False) as there:
+        change = '{"old": 0, "new": 4, "start": 1000, "end": 4000000000}'
+        there.adopt(there.view(1, spread_batch=change))
+        client = await there.nodes[0].ready()
+        shard = there.shard(0)
+        for partition in range(8):
+            answer = await client.ask(echo("q", partition=partition))
+            assert echoed_in(answer).shard == 0
+            moves = shard.moves_at(PartitionKey("n", "q", 1, partition))
+            assert (moves == inf) == (("n", "q", 1, partition) in shard.settled)
+        assert len(shard.settled) < 8
+
+
+@in_a_loop
+async def test_nodes_of_a_cluster_talk_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_peer, "WAIT_SECONDS", 0.0)
+    authority, other = trustme.CA(), trustme.CA()
+    listens = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(listens)
+    dials = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    authority.configure_trust(dials)
+    strange = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    other.configure_trust(strange)
+    for number, (context, code) in enumerate(((dials, ""), (strange, "unavailable"))):
+        path = tmp_path / str(number)
+        path.mkdir()
+        own = {"peer_tls": partial(passed, context)}
+        async with cluster(path, 2, tls=listens, client_tls=dials, of_cluster=own) as there:
+            client = await there.nodes[0].ready()
+            answer = await client.ask(echo(there.queue_of(1), bytes(100_000)))
+            if code:
+                assert error_in(answer).code == code
+            else:
+                assert len(echoed_in(answer).payload) == 100_000
+
+
+def passed(context: ssl.SSLContext) -> ssl.SSLContext:
+    return context
 
 
 @in_a_loop

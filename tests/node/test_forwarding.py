@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 def with_links(loop: object, limits: Limits | None = None) -> PeerShard:
     """A shard of a node without a cluster, as its links see it."""
     shard = SimpleNamespace(
-        loop=loop, limits=limits or Limits(), view=None, owner_name=lambda owner: f"Shard {owner}"
+        loop=loop,
+        limits=limits or Limits(),
+        owners=SimpleNamespace(view=None),
+        owner_name=lambda owner: f"Shard {owner}",
     )
     return cast("PeerShard", shard)
 

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
+from maitred.membership.view import MemberState
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.notation import Reader
+from tests.node.clusters import cluster, member_of
 from tests.node.in_process import NODE, in_a_loop, node, own_seconds
 from tests.node.raw import error_in, query
 
@@ -157,3 +160,27 @@ async def test_a_query_cut_short(tmp_path: Path) -> None:
             answer = await client.ask(encode_frame(REQUEST, 0, 0, Opcode.QUERY, body))
             assert error_in(answer).code == "protocol-violation"
         await client.lives()
+
+
+@in_a_loop
+async def test_peers_are_the_other_members(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 4) as there:
+        client = await there.nodes[0].ready()
+        there.adopt(there.view(2, states={2: MemberState.JOINING}))
+        _, [local] = await rows_of(client, "SELECT * FROM system.local")
+        assert local["cluster_name"] == b"test"
+        _, rows = await rows_of(client, "SELECT * FROM system.peers")
+        assert {row["host_id"] for row in rows} == {
+            there.nodes[number].identity.bytes for number in (1, 3)
+        }
+        assert {row["rpc_address"] for row in rows} == {bytes([127, 0, 0, 1])}
+        assert len({row["tokens"] for row in (local, *rows)}) == 3
+        # A name is no address, and a node that is no UUID has none.
+        odd = [
+            structs.replace(member_of(there.nodes[1]), host="node1.example"),
+            structs.replace(member_of(there.nodes[2]), node="x"),
+        ]
+        view = there.view(3, [0])
+        there.shard(0).adopt(structs.replace(view, members=(*view.members, *odd)))
+        _, [row] = await rows_of(client, "SELECT host_id FROM system.peers")
+        assert row["host_id"] == bytes(16)

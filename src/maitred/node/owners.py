@@ -164,6 +164,17 @@ class Owners:
         have it."""
         return None if self.view is None else self.view.member(self._owners[number].member)
 
+    def everywhere(self) -> list[int]:
+        """Return the owner numbers of all shards of all members of the view; of this node's shards
+        without one."""
+        if self.view is None:
+            return list(range(self._place.shards))
+        return [
+            self._number(member, shard)
+            for member in self.view.members
+            for shard in range(member.shards)
+        ]
+
     def name(self, number: int) -> str:
         """Return the name of a shard for people."""
         owner = self._owners[number]

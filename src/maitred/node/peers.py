@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from maitred.membership.view import ClusterView
     from maitred.node.dispatched import Dispatched
+    from maitred.node.owners import Owners
     from maitred.protocol.messages import AnyRequest
     from maitred.settings import Limits
 
@@ -40,8 +41,8 @@ class PeerShard(Protocol):
         """The limits of the node."""
 
     @property
-    def view(self) -> ClusterView | None:
-        """The newest view of the cluster that the shard has adopted."""
+    def owners(self) -> Owners:
+        """Has the newest view of the cluster that the shard has adopted."""
 
     def adopt(self, view: ClusterView) -> None:
         """Place partitions by this view, if it is newer than the present one."""
@@ -68,6 +69,7 @@ class Peer:
         self.owner = owner
         self.number = number
         self._shard = shard
+        self._owners = shard.owners
         self._loop = shard.loop
         self._path = path
         self._limits = shard.limits
@@ -96,7 +98,7 @@ class Peer:
         if link.unsent_bytes > self._limits.forward_buffer_bytes:
             work.stop(self._overloaded())
             return
-        view = self._shard.view
+        view = self._owners.view
         if view is not None and link.told < view.version:
             try:
                 link.tell(view, self.number)

@@ -1,7 +1,7 @@
 """One shard: an event loop, its listeners, its connections, and the partitions it owns.
 
 A shard shares no memory with the other shards of its node. It forwards a request that belongs to
-another shard, and the answer tells the client where to send the next one.
+another shard (`request_placement.py`).
 
 Time and the network come from the running loop, and everything else as arguments, so that the same
 shard runs as a process of a machine and in the simulated world.
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import contextmanager
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import json
@@ -21,8 +19,6 @@ from msgspec import json
 from maitred import __version__
 from maitred.errors import (
     CutOff,
-    InvalidArgument,
-    MaitredError,
     TlsFailed,
 )
 from maitred.node.announced import Announced
@@ -30,19 +26,14 @@ from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
-from maitred.node.deferred_reply import HeldHere, node_fault
 from maitred.node.deletion import Deletion
-from maitred.node.owners import Owners
 from maitred.node.partitions import Partitions
-from maitred.node.peer_calls import PeerCall
-from maitred.node.peer_table import Peers
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
-from maitred.node.remote_peer import ClusterCredentials
+from maitred.node.request_placement import RequestPlacement
 from maitred.node.request_table import RequestTable
-from maitred.node.shard_membership import ShardMembership
 from maitred.node.shard_requests import ShardRequests
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
@@ -53,10 +44,6 @@ from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
-from maitred.protocol.frames import Opcode
-from maitred.protocol.requests import PartitionRequest
-from maitred.routing.gradual import GradualChange
-from maitred.routing.homes import Homes
 from maitred.security.audit_records import user_changes
 from maitred.security.authenticator import no_longer
 from maitred.security.guard import Guard
@@ -68,24 +55,12 @@ from maitred.wire.tls_handshakes import TlsHandshakes
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-
-    from msgspec import Struct
+    from collections.abc import Awaitable, Callable, Iterable
 
     from maitred.logs import Logger
-    from maitred.matching.records import PartitionKey
-    from maitred.membership.view import ClusterView
-    from maitred.node.accepted import Accepted
-    from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.dispatched import Dispatched
-    from maitred.node.peer_calls import Done, ShardQuestion
-    from maitred.node.shard_membership import ViewListener
     from maitred.node.shard_place import ShardPlace
-    from maitred.node.work import ForwardedWork
     from maitred.protocol.access import NodeReloaded
-    from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
-    from maitred.security.cluster_proof import ListenerProof
     from maitred.security.directory import Identity
     from maitred.security.reload import Reloadable
     from maitred.settings import Node
@@ -110,7 +85,7 @@ class ShardPart(Protocol):
         """Return the part's numbers by name."""
 
 
-class Shard:
+class Shard(RequestPlacement):
     """One shard of a node."""
 
     def __init__(
@@ -131,12 +106,8 @@ class Shard:
     ) -> None:
         """`reload_node` reloads every process of the node; without it the shard reloads alone.
         `peer_tls` returns the context for connections to other nodes of the cluster."""
-        self.loop = asyncio.get_running_loop()
-        self.place = place
-        self.number = place.number
+        super().__init__(place, settings, surroundings, log, versions=versions, peer_tls=peer_tls)
         self.settings = settings
-        self.limits = settings.limits
-        self.log = log
         self.audit = audit
         keys = None if settings.jwt is None else KeySource(settings.jwt)
         self._guard = Guard(
@@ -173,8 +144,6 @@ class Shard:
             tls=tls is not None,
         )
         self.supported_body = cql.encode_supported(self.description.supported())
-        self.connections: dict[Accepted, None] = {}
-        """The open connections, in the order of arrival."""
         self.client_connections = 0
         self.draining = False
         self.partial_bytes = 0
@@ -190,21 +159,18 @@ class Shard:
         self.own_requests = ShardRequests(self, vitals or Vitals.real(), reload_node)
         self._table = RequestTable()
         self._table.include(self.own_requests.requests)
+        self._table.include(self.membership.requests)
         self.handlers = self._table.handlers
         self.holders = self._table.holders
         self.admissions = self._table.admissions
         self._on_drain: list[Callable[[], None]] = []
         """Called when the shard stops: each answers the requests that wait for news."""
-        self.forwarded = 0
-        """Requests that were forwarded to another shard."""
         self.errors: Counter[str] = Counter()
         """Errors that were sent as answers, by code."""
         self.told_of_credentials = False
         """Whether the log says that a caller sent credentials to this node without users."""
         self.damaged: Counter[str] = Counter()
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
-        self._wall_clock = surroundings.wall_clock
-        self._surroundings = surroundings
         self._partitions: Partitions | None = None
         self._handshakes = (
             None
@@ -218,33 +184,7 @@ class Shard:
             )
         )
         self._source_port_socket = source_port_socket
-        change = GradualChange.parse(settings.spread_batch, int)
-        homes = Homes(place.shards, self.description.ignore_msb, change)
-        self.owners = Owners(place, homes)
-        self.settled = self.owners.settled
-        """Owner numbers of partitions that do not move within the view, which saves a request the
-        call of `owner_of`."""
-        self.homes_told = self.owners.homes_told
-        """The bytes before a forwarded answer, which name the owner, by owner number."""
-        self.clustered = self.owners.clustered
-        """Whether the node belongs to a cluster."""
-        self.membership = ShardMembership(self, place, self.owners, surroundings)
-        self._table.include(self.membership.requests)
-        self._peers = Peers(
-            self,
-            self.owners,
-            ClusterCredentials(
-                place.member,
-                bytes.fromhex(place.cluster_secret),
-                surroundings.secret,
-                peer_tls,
-                versions,
-            )
-            if self.clustered
-            else None,
-        )
         self._servers: list[asyncio.AbstractServer] = []
-        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._parts: dict[str, ShardPart] = {}
         """The parts of a shard with a store that have statistics, by name."""
         self._bearers: Bearers | None = None
@@ -361,8 +301,7 @@ class Shard:
             server.close()
         if self._handshakes is not None:
             self._handshakes.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self.cancel_tasks()
         if self._bearers is not None:
             self._bearers.close()
         self._peers.close()
@@ -377,181 +316,12 @@ class Shard:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         return True
 
-    def spawn(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine until it ends or the shard closes."""
-        task = self.loop.create_task(running)
-        self._tasks[task] = None
-        task.add_done_callback(self._spawned_done)
-        return task
-
-    def answer_with(self, reply: DeferredReply, answer: Coroutine[Any, Any, Struct]) -> None:
-        """Answer a request with what a coroutine returns; cancel the coroutine if the caller does
-        not wait any more."""
-        task = self.loop.create_task(answer)
-        self._tasks[task] = None
-        reply.on_stop = task.cancel
-        task.add_done_callback(partial(self._answered, reply))
-
-    def _answered(self, reply: DeferredReply, task: asyncio.Task[Struct]) -> None:
-        self._tasks.pop(task, None)
-        if task.cancelled():
-            if reply.wanted:  # else it was cancelled because the caller left
-                self.log.error("request failed", reason="its task was cancelled")
-                reply.refuse(node_fault())
-            return
-        with reply.refused_on_error(self.log):
-            reply.answer(task.result())
-
-    def _spawned_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            self.log.error("background task failed", exc_info=task.exception())
-
-    @contextmanager
-    def failures_logged(self, event: str) -> Iterator[None]:
-        """Log what the block raises: periodic work must survive one failure. An error such as an
-        unavailable store is logged elsewhere, so this logs it for debugging only."""
-        try:
-            yield
-        except MaitredError as problem:
-            self.log.debug(event, error=problem)
-        except Exception:
-            self.log.exception(event)
-
     # For connections and parts
 
     @property
     def in_flight(self) -> int:
         """The number of requests that are not answered yet."""
         return sum(len(connection.under_way) for connection in self.connections)
-
-    def owner_of(self, message: AnyRequest) -> int:
-        """Return the owner number of the shard that the request belongs to; raise a typed error for
-        a request that can belong to none."""
-        if isinstance(message, PartitionRequest):
-            address = (message.namespace, message.queue, message.queue_type, message.partition)
-            return self.owners.home(address, self._wall_clock())[0]
-        if message.shard >= self.place.shards:
-            raise InvalidArgument(
-                f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."
-            )
-        if self.owners.dead and message.opcode not in ALSO_OF_THE_DEAD:
-            raise self.owners.refusal() or node_fault()
-        return message.shard
-
-    def moves_at(self, key: PartitionKey) -> float:
-        """Return the wall-clock time at which the partition gets another owner within the present
-        view; infinity: never."""
-        return self.owners.moves_at(key, self._wall_clock())
-
-    def owner_number(self, member_id: str, shard: int) -> int:
-        """Return the owner number of a shard of a member of the cluster; raise `Unavailable` if the
-        view does not have the member."""
-        return self.owners.number_of(member_id, shard)
-
-    def member_of(self, owner: int) -> str:
-        """Return the id of the member with this owner number; empty without a cluster."""
-        return self.owners.owner(owner).member
-
-    def owner_name(self, owner: int) -> str:
-        """Return the name of a shard for people, by its owner number."""
-        return self.owners.name(owner)
-
-    def is_here(self, owner: int) -> bool:
-        """Whether the shard with this owner number belongs to this node."""
-        return owner < self.place.shards
-
-    def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
-        """Forward a request to its owner."""
-        self.forwarded += 1
-        peer = self._peers.known.get(work.owner)
-        if peer is None:
-            self._peers.forward(work, message, deadline)
-        else:
-            peer.forward(work, message, deadline)
-
-    def dispatch(self, work: Dispatched, message: AnyRequest, deadline: float) -> None:
-        """Send a request to the shard that owns it by the present view, or serve it here."""
-        if self.loop.time() >= deadline:
-            work.expired()
-            return
-        if not work.addressed:
-            try:
-                work.owner = self.owner_of(message)
-            except MaitredError as problem:
-                work.stop(problem)
-                return
-        if work.owner == self.number:
-            work.serve(message, deadline)
-        else:
-            self._peers.forward(work, message, deadline)
-
-    def ask(
-        self, message: AnyRequest, seconds: float, done: Done, owner: int | None = None
-    ) -> ShardQuestion:
-        """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
-        one with this owner number. `done` is called once, with the answer or an error, and never
-        before this has returned."""
-        to = self.owner_of(message) if owner is None else owner
-        if owner is not None and not isinstance(message, PartitionRequest):
-            message.shard = self.owners.owner(owner).shard
-        message.timeout_milliseconds = ceil(seconds * 1000)
-        if to == self.number:
-            here = HeldHere(self.loop, lambda: self.holders[message.opcode](message, here), done)
-            return here
-        call = PeerCall(self, to, message.opcode, done, addressed=owner is not None)
-        self._peers.forward(call, message, self.loop.time() + seconds)
-        return call
-
-    # The cluster
-
-    @property
-    def view(self) -> ClusterView | None:
-        """The newest view of the cluster that the shard has adopted; None before the first, and
-        without a cluster."""
-        return self.owners.view
-
-    @property
-    def view_version(self) -> int:
-        """The version of the view; 0 without one."""
-        return self.owners.version
-
-    @property
-    def view_event(self) -> bytes:
-        """The body of the EVENT with the view; empty without one."""
-        return self.owners.view_event
-
-    @property
-    def view_listeners(self) -> list[ViewListener]:
-        """Called with the previous view and the new one when the shard has adopted a view."""
-        return self.membership.listeners
-
-    @property
-    def lease_until(self) -> float:
-        """Until when the node's lease may be trusted, by the boot clock; infinity without a
-        cluster."""
-        return self.membership.lease_until
-
-    @property
-    def prover(self) -> Callable[[str], ListenerProof] | None:
-        """Begins this member's end of the mutual proof with a process of another node that has this
-        role; None without a cluster."""
-        return self.membership.prover
-
-    def adopt(self, view: ClusterView) -> None:
-        """Place partitions by this view, if it is newer than the present one."""
-        if self.membership.adopt(view):
-            self.tables.adopt(view, self.place.member)
-            self._peers.view_adopted()
-
-    def renew_lease(self, until: float) -> None:
-        """Trust the node's lease until this time of the boot clock."""
-        self.membership.renew_lease(until)
-
-    def trusted(self) -> bool:
-        """Whether the node's lease has not run out, so that no other node has its partitions;
-        always true without a cluster."""
-        return self.membership.trusted()
 
     def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
         """Return the user to whom the connection's client certificate is mapped."""
@@ -634,9 +404,6 @@ class Shard:
                 connection.identity = identity
                 connection.permissions = identity.permissions
 
-
-ALSO_OF_THE_DEAD: Final = frozenset({Opcode.STATUS, Opcode.TELL_VIEW, Opcode.CLUSTER})
-"""The requests to a shard that it still answers when the cluster has declared its node dead."""
 
 FAREWELL_SECONDS: Final = 3.0
 """How long a stopping shard waits for clients to close after its last frame."""

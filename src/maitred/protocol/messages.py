@@ -97,7 +97,8 @@ class ShardStatus(Struct, kw_only=True):
     them."""
     parts: dict[str, dict[str, int]] = {}
     """Numbers of the shard's parts, by part: `memory` (bytes that count against the limits of the
-    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables` and `logins`."""
+    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `logins`, and in a
+    cluster `links` (to shards of other nodes)."""
 
 
 AnyRequest = PartitionRequest | ShardRequest
