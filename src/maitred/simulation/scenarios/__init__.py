@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.simulation.scenarios.backpressure import backpressure
 from maitred.simulation.scenarios.connections import connections
+from maitred.simulation.scenarios.membership import membership
 from maitred.simulation.scenarios.nodes import nodes
 from maitred.simulation.scenarios.queries import queries
 from maitred.simulation.scenarios.servers import servers
@@ -23,6 +24,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "backpressure": backpressure,
     "servers": servers,
     "nodes": nodes,
+    "membership": membership,
     "tasks": tasks,
     "many-queues": many_queues,
     "queries": queries,
