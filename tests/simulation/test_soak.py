@@ -27,6 +27,7 @@ SEEDS = {
     "connections": 12,
     "backpressure": 12,
     "servers": 12,
+    "membership": 6,
     "nodes": 6,
     "tasks": 3,
     "many-queues": 3,

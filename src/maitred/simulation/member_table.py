@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from maitred.membership.table import VOTE_SECONDS, Beats, TableState, Vote
-from maitred.membership.view import ClusterMember, ClusterView, MemberState
+from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
 from maitred.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ class SimulatedMembers:
     def change(self, id_: str, before: MemberState, after: MemberState, now: float) -> TableState:
         """Change the member's state if it is still `before`."""
         row = self.rows.get(id_)
-        if row is not None and row.state is before is not after:
+        legal = after in MEMBER_TABLE.transitions[before].values()
+        if row is not None and row.state is before and legal:
             if after is MemberState.DEAD:
                 self._die(id_, now, "left")
             else:

@@ -122,6 +122,8 @@ class MembershipStorm:
         self.members.on_change.append(self._table_changed)
         self.lost_notifications = random.choice((0.0, 0.0, 0.3, 1.0))
         self.hosts = [MemberHost(world.host(f"node-{n}")) for n in range(random.randint(3, 7))]
+        """The nodes that run, or run again soon."""
+        self.machines = tuple(self.hosts)
         for one in self.hosts:
             one.host.clock_skew_seconds = random.uniform(-SKEW_SECONDS, SKEW_SECONDS)
         self.incarnations: dict[str, Incarnation] = {}
@@ -327,7 +329,13 @@ class MembershipStorm:
     def _calm(self) -> None:
         self.world.calm()
         self.disk.calm()
-        for one in self.hosts:
+        lost = self.random.choice((0.0, 0.0, 0.2, 0.7))
+        for one in list(self.hosts):
+            if self.random.random() < lost and len(self.hosts) > 1:
+                self._down(one)  # this machine never comes back
+                one.host.crash()
+                self.hosts.remove(one)
+                continue
             if one.now is not None:
                 one.now.table.reconnect()
             if one.process is not None:
@@ -371,7 +379,7 @@ class MembershipStorm:
         if found.lease_until > now:
             left = found.lease_until - now
             self._violated(f"{name} was declared dead {left:.3f} s before the end of its lease.")
-        (host,) = [one for one in self.hosts if one.host.name == death.member.node]
+        (host,) = [one for one in self.machines if one.host.name == death.member.node]
         troubled_at = max(host.troubled_at, found.table.troubled_at)
         if not host.paused and now - troubled_at > EXCUSED_SECONDS:
             self._violated(f"{name} was well, and was declared dead.")
