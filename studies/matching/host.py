@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.node.driver_shell import TreeRequest
-    from maitred.node.partitions import Partitions, Serve
+    from maitred.node.partitions import Partitions
     from maitred.node.peer_calls import Done
     from maitred.node.request_table import Holder
+    from maitred.node.waiting_requests import Serve
     from maitred.protocol.tasks import Add
     from studies.matching.model import Model
 

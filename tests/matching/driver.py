@@ -164,7 +164,7 @@ class Driver:
         self.settings = Queue(**settings)  # type: ignore[arg-type]
         self.key = PartitionKey("shop", "mails", 1, partition)
         self.counts = counts or PartitionCounts(partition + 1, partition + 1, 1)
-        self.store = store or ModelStore()
+        self.store = ModelStore() if store is None else store
         self.now = now
         self.wall = WALL - now
         self.random = Random(7)
@@ -223,6 +223,14 @@ class Driver:
             remember(sequence, ended, now)
 
         partition.results.remember = over  # type: ignore[method-assign]
+        take = partition.offers.take
+
+        def checked(task: QueueTask) -> WaitingOffer:
+            is_new = task.origin >= 0 or not (task.stored or task.writing)
+            assert is_new or self.is_trusted, "another owner may have it"
+            return take(task)
+
+        partition.offers.take = checked  # type: ignore[method-assign]
         self._drive(partition)
         return partition
 

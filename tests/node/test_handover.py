@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import json
 
-from maitred.errors import NotOwner, TaskForgotten
+from maitred.errors import NotOwner, TaskForgotten, Unavailable
 from maitred.matching.records import PartitionKey, Terms
 from maitred.membership.homes import ClusterHomes, FormerHomes
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
+from maitred.node.deferred_reply import HeldHere
 from maitred.protocol.cluster import HandedOver, HandOver
 from maitred.protocol.queries import Allocate, Allocated, Attend, Attended, Subscribe
+from maitred.protocol.shared_offers import OfferedMany, OfferMany, SetMember
 from maitred.protocol.tasks import (
     DONE,
     Add,
@@ -338,7 +340,8 @@ def test_a_partition_that_is_being_loaded_is_handed_over_when_it_is_loaded() -> 
         town.disk.slow_for(1.0, 100.0)
         adding = town.begin(add(queue, b"1"), old)
         await town.until(lambda: old.partitions.loading != [])
-        handed = await town.ask(HandOver("shop", queue, 1, 0, 0, 1), old)
+        town.states(told="a", a="draining")
+        handed = await town.ask(HandOver("shop", queue, 1, 0, 0, town.version), old)
         assert handed.released
         assert isinstance(await adding, Added | NotOwner)
 
@@ -449,6 +452,97 @@ def test_a_change_of_the_batch_size_hands_partitions_over_to_other_shards() -> N
             assert town.loop.time() - began < QUICK_SECONDS
 
     in_town(main, partitions=4, lease_seconds=300.0, shards=2, scaling=Scaling(adaptive=False))
+
+
+def test_two_shards_that_load_the_same_partition_do_not_wait_for_each_other() -> None:
+    """The last owner was asked by a client with an old view, at the moment of the change."""
+
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await town.ask(add(queue, b"1"))
+        (old,) = town.of("a")
+        town.states(a="draining")
+        await town.ask(Describe("shop", queue, 1, 0, 0))
+        new = town.owner(queue)
+        town.disk.slow_for(1.0, 20.0)
+        for shard in (old, new):  # both forget it, as after an unknown outcome of a commit
+            shard.partitions.lost(PartitionKey("shop", queue, 1, 0), NotOwner("For the test."))
+        began = town.loop.time()
+        asked = town.begin(Describe("shop", queue, 1, 0, 0))
+        late = Describe("shop", queue, 1, 0, 5_000)
+        await town.until(lambda: bool(new.partitions.loading))
+        old.holders[late.opcode](late, HeldHere(town.loop, lambda: None, lambda _: None))
+        assert not isinstance(await asked, Exception)
+        assert town.loop.time() - began < 1.0
+
+    in_town(main)
+
+
+def test_a_shard_without_a_lease_takes_no_partition() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (old,) = town.of("a")
+        old.lasts = False
+        with pytest.raises(Unavailable, match="lease"):
+            await town.ask(add(queue, b"1"))
+        assert old.partitions.loader.loads == 0
+
+    in_town(main)
+
+
+def test_shared_offers_are_answered_and_named_again_at_the_next_owner() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        members = [SetMember(queue, 1, 0, 1)]
+        shared = OfferMany("shop", queue, 1, 0, 0, SESSION, "worker", 2, 1, members)
+        waiting = town.begin(shared)
+        await asyncio.sleep(0.1)
+        town.states(a="draining")
+        await town.until(waiting.done, QUICK_SECONDS)
+        assert waiting.result() == OfferedMany([], known=False, urgency=10)
+        again = town.begin(OfferMany("shop", queue, 1, 0, 0, SESSION, "worker", 2, 1, members))
+        await town.ask(add(queue, b"1"))
+        ((index, offered),) = (await again).gifts
+        assert index == 0
+        assert len(offered.tasks) == 1
+
+    in_town(main)
+
+
+def test_a_task_that_a_worker_took_at_the_parent_is_known_to_the_next_owner_of_the_child() -> None:
+    async def main(town: Town) -> None:
+        town.states(b="draining", c="draining")
+        (first,) = town.of("a")
+        await town.ask(Add("shop", "q", 1, 3, 0, 1, [b"1"]))
+        offered = await town.ask(offer("q"))
+        (given,) = offered.tasks
+        assert given.partition == 3
+        town.states(b="active", c="active", a="draining")
+        await town.until(lambda: first.holds == [])
+        waiting = [
+            town.begin(Offer("shop", "q", 1, number, 0, 1, OTHER, "worker", 5))
+            for number in range(4)
+        ]
+        await asyncio.sleep(5.0)
+        assert not any(one.done() and one.result().tasks for one in waiting)
+        end = End(given.sequence, given.attempt, given.proof, DONE, b"\xc3")
+        done = Finish("shop", "q", 1, 3, 0, SESSION, [end])
+        assert await town.ask(done) == Finished([])
+
+    in_town(main, partitions=4, lease_seconds=60.0, scaling=Scaling(adaptive=False))
+
+
+def test_no_permit_is_taken_without_a_lease() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await town.ask(add(queue, b"1"))
+        (old,) = town.of("a")
+        old.lasts = False
+        with pytest.raises(Unavailable, match="lease"):
+            await town.ask(Allocate("shop", queue, 1, 0, 0, 1, GATEWAY, 1))
+        assert old.partitions.left_to_hand_over() == 0
+
+    in_town(main, queries=QuerySettings(concurrent=5))
 
 
 @pytest.mark.parametrize("placement", ["wrap", "steady"])

@@ -22,7 +22,7 @@ from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import Terms
 from maitred.node import caretaker, task_lookups
 from maitred.node.caretaker import Caretaker
-from maitred.node.partitions import Makes, RequestKind
+from maitred.node.waiting_requests import Makes, RequestKind
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     DONE,

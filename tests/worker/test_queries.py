@@ -13,7 +13,7 @@ from msgspec import msgpack
 from maitred import App, current
 from maitred.errors import Cancelled, InvalidReservation, SlotTaken
 from maitred.protocol.frames import Opcode
-from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure, Offer
+from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure, Offer, Reserved
 from maitred.worker.query import Query
 from tests.node.in_process import RecordedLog, in_a_loop, instances, until
 from tests.worker.querying import ReservingNode, a_gateway, encode
@@ -181,6 +181,27 @@ async def test_a_reserved_slot_is_nobody_elses() -> None:
         assert isinstance(await gateway.error(streams[1]), SlotTaken)
         desk.go_on.set()
         assert await gateway.result(streams[0]) == "a"
+        assert worker.statistics.busy == 0
+
+
+@in_a_loop
+async def test_rule_6_of_two_owners_the_one_with_the_higher_range_id_has_the_slot() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "echo", slots=1) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        old, new, late = node.token(), node.token(), node.token()
+        for token, range_id in ((old, 6), (new, 7), (late, 6)):
+            terms = Reserved(0, token, "ann", 5.0, 60.0, 2**20, 0, range_id=range_id)
+            (served,) = worker._served
+            worker.querying.reserved(served, terms, asyncio.get_running_loop().time())
+        assert worker.statistics.busy == 1
+        streams = [gateway.run(token, "a") for token in (old, late, new)]
+        for refused in streams[:2]:
+            assert isinstance(await gateway.error(refused), SlotTaken)
+        assert await gateway.result(streams[2]) == "a"
         assert worker.statistics.busy == 0
 
 

@@ -12,7 +12,12 @@ from maitred.errors import InvalidReservation, SlotTaken
 from maitred.protocol.tasks import Reserved
 from maitred.worker import reservations
 from maitred.worker.early_queries import EarlyQueries
-from maitred.worker.reservations import REMEMBERED, Reservation, Reservations
+from maitred.worker.reservations import (
+    OUTRANKED_SECONDS,
+    REMEMBERED,
+    Reservation,
+    Reservations,
+)
 from tests.worker.test_early_queries import an_early_query
 
 A, B = b"a" * 16, b"b" * 16
@@ -173,3 +178,36 @@ def test_one_query_at_most_for_each_token(shown: list[int]) -> None:
         book.add(reservation(number.to_bytes(16, "big")))
     used = [number for number in shown if book.use(number.to_bytes(16, "big")) is not None]
     assert sorted(used) == sorted(set(shown))
+
+
+def of_owner(token: bytes, range_id: int, partition: int = 0) -> Reserved:
+    return Reserved(partition, token, "ann", 2.0, 60.0, 1, 0, range_id=range_id)
+
+
+def test_rule_6_the_reservation_of_a_replaced_owner_is_refused() -> None:
+    book = a_book()
+    assert not book.is_outranked("queue", of_owner(A, 7), 1.0)
+    assert book.is_outranked("queue", of_owner(B, 6), 2.0)
+    assert not book.is_outranked("queue", of_owner(B, 7), 2.0)
+    assert not book.is_outranked("queue", of_owner(B, 6, partition=1), 2.0)
+    assert not book.is_outranked("other", of_owner(B, 6), 2.0)
+    assert not book.is_outranked("queue", of_owner(B, 0), 2.0), "an older node says no range id"
+
+
+def test_rule_6_a_restored_database_may_begin_with_lower_range_ids_again() -> None:
+    book = a_book()
+    assert not book.is_outranked("queue", of_owner(A, 7), 1.0)
+    assert not book.is_outranked("queue", of_owner(B, 2), 1.0 + OUTRANKED_SECONDS)
+    assert not book.is_outranked("queue", of_owner(B, 2), 2.0 + OUTRANKED_SECONDS)
+
+
+def test_rule_6_a_reservation_of_an_earlier_owner_yields_its_slot_to_a_later_one() -> None:
+    book = a_book()
+    book.add(Reservation(of_owner(A, 6), "queue", 10.0, 5.0))
+    assert book.yielding("queue", of_owner(B, 6)) is None
+    assert book.yielding("queue", of_owner(B, 7, partition=1)) is None
+    found = book.yielding("queue", of_owner(B, 7))
+    assert found is not None
+    assert found.terms.token == A
+    assert isinstance(book.why_not(A), SlotTaken)
+    assert book.yielding("queue", of_owner(B, 7)) is None

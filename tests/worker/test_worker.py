@@ -13,6 +13,7 @@ import pytest
 
 from maitred import App, current
 from maitred.errors import (
+    NotOwner,
     PermissionDenied,
     StoreUnavailable,
     TaskCancelled,
@@ -538,6 +539,47 @@ async def test_ends_are_told_until_they_are_heard() -> None:
             assert worker.statistics.busy == 0
             assert await task.result(timeout=10) == 2
         assert [end.how for end in node.ends()] == [DONE] * 4
+
+
+@in_a_loop
+async def test_rule_5_an_end_that_is_refused_with_not_owner_is_told_again() -> None:
+    shop = Shop()
+    refused = 0
+
+    async def refuse(_: Finish) -> None:
+        nonlocal refused
+        if not refused:
+            refused += 1
+            raise NotOwner("Another shard owns this partition now.")
+
+    async with FakeNode() as node:
+        node.before[Finish] = refuse
+        async with a_worker(node, shop.app, "adding"):
+            assert await (await shop.adding.enqueue(1, 1)).result(timeout=10) == 2
+        assert [end.how for end in node.ends()] == [DONE] * 2
+
+
+@in_a_loop
+async def test_rule_5_a_heartbeat_that_is_refused_with_not_owner_is_sent_again() -> None:
+    shop = Shop()
+    refused = 0
+
+    async def refuse(_: Heartbeat) -> None:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise NotOwner("Another shard owns this partition now.")
+
+    async with (
+        FakeNode(lease_seconds=0.6) as node,
+        a_worker(node, shop.app, "holding", young_seconds=0.1),
+    ):
+        node.before[Heartbeat] = refuse
+        task = await shop.holding.enqueue(1)
+        await node.until(lambda: len(node.heard(Heartbeat)) >= 4)
+        assert shop.stopped == []
+        shop.go_on.set()
+        assert await task.result(timeout=10) == 1
 
 
 @in_a_loop

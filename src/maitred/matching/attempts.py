@@ -309,6 +309,8 @@ class Attempts:
                     raise _replaced()
                 if not self._may_claim(sequence, holder, worker, attempt, lease_until):
                     lost.append(sequence)
+                elif self.claims[sequence].revoked:
+                    revoked.append(sequence)
                 continue
             self.catch_up(task, attempt)
             if (

@@ -129,7 +129,7 @@ class Matcher:
                 backlog.push_back(task)
                 own_tasks.expire(task, now)
                 continue
-            if only_new and task.stored and task.origin < 0:
+            if only_new and not out.allows(task):
                 backlog.push_back(task)
                 break
             offer = offers.take(task)

@@ -10,12 +10,13 @@ commit.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import NotOwner
 from maitred.matching.records import PartitionKey
 from maitred.node.request_table import RequestTable
 from maitred.node.takeover import HAND_OVER_SECONDS
+from maitred.node.waiting_requests import Makes, RequestKind, WaitingRequest
 from maitred.node.writer import RETRY_SECONDS
 from maitred.protocol.cluster import HandedOver, HandOver
 from maitred.protocol.frames import Opcode
@@ -85,15 +86,11 @@ class LeavingPartitions(Protocol):
     def drop(self, owned: Owned, problem: MaitredError) -> None:
         """Let go of a partition without writing anything."""
 
-    def after_load(
-        self,
-        key: PartitionKey,
-        message: Any,  # noqa: ANN401 - a request
-        held: DeferredReply,
-        serve: Callable[[Owned, Any, DeferredReply], None],
-    ) -> bool:
-        """Serve the request when the partition is loaded; return False, and do nothing, unless it
-        is being loaded."""
+    def has(self, key: PartitionKey) -> bool:
+        """Whether the partition is loaded, or being loaded."""
+
+    def load_for(self, key: PartitionKey, request: WaitingRequest) -> None:
+        """Load the partition, and then serve the request."""
 
 
 class LeftPartition(NamedTuple):
@@ -119,6 +116,9 @@ class Handovers:
         self._commits = False
         self.handed_over = 0
         """Partitions that were let go in order."""
+        self._when_loaded = RequestKind(
+            self._serve, Makes.NOTHING, None, otherwise=HandedOver(released=False)
+        )
         self.requests = RequestTable(holders={Opcode.HAND_OVER: self._hand_over})
 
     def __repr__(self) -> str:
@@ -131,17 +131,18 @@ class Handovers:
 
     def _hand_over(self, message: HandOver, held: DeferredReply) -> None:
         view = self._shard.view
-        if (
-            view is not None
-            and view.version > message.version
-            and self._shard.owner_of(message) == self._shard.number
-        ):
-            raise NotOwner("This shard owns the partition by a newer view of the cluster.")
         key = PartitionKey(message.namespace, message.queue, message.queue_type, message.partition)
         owned = self._partitions.owned.get(key)
+        is_newer = view is not None and view.version > message.version
+        # Two shards that load the same partition must not wait for each other.
+        is_loading = owned is None and self._partitions.has(key)
+        if (is_newer or is_loading) and self._shard.owner_of(message) == self._shard.number:
+            raise NotOwner("This shard owns the partition by a newer view of the cluster.")
         if owned is not None:
             self.begin(owned, held)
-        elif not self._partitions.after_load(key, message, held, self._serve):
+        elif is_loading:
+            self._partitions.load_for(key, WaitingRequest(self._when_loaded, message, held))
+        else:
             held.answer(self._told_of(key))
 
     def _serve(self, owned: Owned, _message: HandOver, held: DeferredReply) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maitred.errors import (
     DeadlineExceeded,
@@ -19,7 +17,7 @@ from maitred.errors import (
     Unavailable,
     UnknownQueue,
 )
-from maitred.matching.hand_out import always
+from maitred.matching.hand_out import always, not_trusted
 from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
@@ -35,6 +33,7 @@ from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.node.takeover import Takeovers
+from maitred.node.waiting_requests import Absent, Makes, RequestKind, Serve, WaitingRequest
 from maitred.node.writer import Writer
 from maitred.protocol.tasks import (
     Counts,
@@ -45,6 +44,8 @@ from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
     from msgspec import Struct
 
     from maitred.matching.records import Acquired
@@ -76,44 +77,6 @@ KEEPING_SECONDS: Final = 4.0
 `drain_seconds`. SQLite persists some hundred thousand small results in this time."""
 
 Answer = TypeVar("Answer")
-
-Serve = Callable[["Owned", Any, "DeferredReply"], None]
-"""Serves a request at a partition that is loaded."""
-
-Absent = Callable[[Any, "Counts | None"], "Struct | None"]
-"""Answers a request for a partition that does not exist; the queue's counts come in, if the queue
-exists. None: the request is refused with `UnknownQueue`."""
-
-
-class Makes(IntEnum):
-    """What a request creates if it does not exist."""
-
-    NOTHING = 0
-    PARTITIONS = 1
-    """A partition that the counts of its queue name."""
-    QUEUES = 2
-    """The queue, too."""
-
-
-class RequestKind(NamedTuple):
-    """How the requests of one opcode are served, and whether they create the queue they name."""
-
-    serve: Serve
-    makes: Makes | Callable[[Any], Makes]
-    absent: Absent | None
-
-
-class WaitingRequest(NamedTuple):
-    """A request that waits for its partition to be loaded."""
-
-    kind: RequestKind
-    message: Any
-    held: DeferredReply
-
-    @property
-    def makes(self) -> Makes:
-        makes = self.kind.makes
-        return makes if isinstance(makes, Makes) else makes(self.message)
 
 
 class _MissingError(Exception):
@@ -172,6 +135,11 @@ class Partitions(PartitionDriver):
             "handed_over": self.handovers.handed_over,
             "taken_over": 0 if self.takeovers is None else self.takeovers.pulled,
         }
+
+    def left_to_hand_over(self) -> int:
+        """Count the partitions that this shard has and another one owns. A shard that drains goes
+        on until there are none."""
+        return 0 if self.moves is None else self.moves.left()
 
     def begin(self) -> None:
         """Write in the background, and follow the view of the cluster, from now on."""
@@ -253,19 +221,11 @@ class Partitions(PartitionDriver):
         if waiting is not None:
             waiting.append(request)
             return
+        if self.moves is not None and not self.moves.is_trusted():
+            request.held.refuse(not_trusted())  # it must not be taken from a later owner
+            return
         self._loading[key] = [request]
         self.shard.spawn(self._load(key))
-
-    def after_load(
-        self, key: PartitionKey, message: PartitionRequest, held: DeferredReply, serve: Serve
-    ) -> bool:
-        """Serve the request when the partition is loaded; return False, and do nothing, unless it
-        is being loaded."""
-        waiting = self._loading.get(key)
-        if waiting is None:
-            return False
-        waiting.append(WaitingRequest(RequestKind(serve, Makes.NOTHING, None), message, held))
-        return True
 
     def _refuse_waiting(self, problem: MaitredError) -> None:
         """Refuse the requests that wait for partitions: the store does not answer. The loads
@@ -333,12 +293,17 @@ class Partitions(PartitionDriver):
         makes: Makes,
         waiting: list[WaitingRequest],
     ) -> None:
-        if isinstance(problem, MaitredError):
-            for one in waiting:
+        for one in waiting:
+            if one.kind.otherwise is not None:
+                one.held.answer(one.kind.otherwise)
+            elif isinstance(problem, MaitredError):
                 one.held.refuse(problem)
+        if isinstance(problem, MaitredError):
             return
         unknown = []
         for one in waiting:
+            if one.kind.otherwise is not None:
+                continue
             if one.makes > makes:  # it came after that decision
                 self.shard.holders[one.message.opcode](one.message, one.held)
                 continue

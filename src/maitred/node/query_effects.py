@@ -60,7 +60,16 @@ class QueryEffects:
         limits = self.limits.of(queries, user)
         again = self.limits.again_seconds(queries, user)
         number = owned.key.partition
-        return Reserved(number, one.token, user, *limits, again, queries.tracebacks, one.proof)
+        return Reserved(
+            number,
+            one.token,
+            user,
+            *limits,
+            again,
+            queries.tracebacks,
+            one.proof,
+            owned.partition.ledger.range_id,
+        )
 
     def _allocate(self, owned: Owned, effect: effects.AllocateSlot) -> None:
         number = owned.key.partition

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, InvalidReservation
 from maitred.matching.attendance import Attendance
+from maitred.matching.hand_out import not_trusted
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.matching.slots import SlotRequest
-from maitred.node.partitions import Makes, check_root
+from maitred.node.partitions import check_root
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.query_effects import shedding
 from maitred.node.request_table import RequestTable, long_poll_until, name_user
+from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
@@ -98,6 +100,8 @@ class QueryRequests:
             name = f"{message.namespace}/{message.queue}"
             limits = self._limits.under_way(queries, name, message.user)
             if limits:
+                if owned.partition.hand_out.withholds:
+                    raise not_trusted()  # no permit is taken for slots that cannot be allocated
 
                 def counted(permits: list[bytes]) -> None:
                     self._partitions.check(owned)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
-from maitred.node.partitions import Makes, check_root
+from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable, name_user
+from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Counts,

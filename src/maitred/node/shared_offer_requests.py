@@ -10,8 +10,8 @@ from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PartitionKey
 from maitred.matching.slots import SharedOffer, SharedSupply
 from maitred.node.deferred_reply import DeferredReply
-from maitred.node.partitions import Makes, RequestKind, WaitingRequest
 from maitred.node.request_table import RequestTable, long_poll_until, name_worker
+from maitred.node.waiting_requests import Makes, RequestKind, WaitingRequest
 from maitred.protocol.frames import Opcode
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany

@@ -10,8 +10,9 @@ from maitred.matching.records import Terms
 from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import READY, QueueTask
 from maitred.matching.tree_forwarding import VISIT_SECONDS
-from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
+from maitred.node.partitions import ANSWER_EARLY_SECONDS
 from maitred.node.request_table import RequestTable, name_user, name_worker
+from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Add,

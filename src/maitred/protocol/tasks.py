@@ -212,6 +212,9 @@ class Reserved(Struct, array_like=True, gc=False):
     proof: bytes = b""
     """Set if the node counts the query until its end: with it the worker proves, in RUNNING, that
     the partition made the reservation for it. Empty: the query is not counted."""
+    range_id: int = 0
+    """Range id of the owner that made the reservation. If two owners of the partition think that
+    they have the worker's slots, the one with the higher range id has them."""
 
 
 class Offered(Answer, array_like=True, gc=False):

@@ -6,11 +6,15 @@ over are remembered, as far as there is room, so that a query that shows one is 
 
 The caller takes a slot for every reservation that is `known`, and frees it for every one that
 leaves without a query.
+
+Two owners of a partition may reserve the same slots for a moment: one that was replaced and has not
+noticed, and its successor. The worker decides: the higher range id wins.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -24,8 +28,13 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.protocol.tasks import Reserved
 
-Where = TypeVar("Where")
+Where = TypeVar("Where", bound=Hashable)
 """The type of the queue that a reservation is for."""
+
+OUTRANKED_SECONDS: Final = 30.0
+"""How long after a reservation with a higher range id those with lower ones are refused. An owner
+that was replaced hears of it sooner; a database that was restored from a backup begins with lower
+range ids again."""
 
 REMEMBERED: Final = 4_096
 """Tokens of ended reservations that are remembered, some hundred bytes each: at a thousand queries
@@ -67,11 +76,40 @@ class Reservations(Generic[Where]):
         """By token: makes the error for a query that shows it."""
         self._over_in_order: deque[bytes] = deque()
         """The same tokens, the oldest first. (An ordered dict takes twice as long.)"""
+        self._range_ids: dict[tuple[Where, int], tuple[int, float]] = {}
+        """The highest range id of any reservation, and when it was last heard, by queue and
+        partition."""
 
     def is_over(self, token: bytes) -> bool:
         """Whether this reservation was used, refused or released; a gateway may release it before
         the node has told of it."""
         return token in self._over
+
+    def is_outranked(self, where: Where, terms: Reserved, now: float) -> bool:
+        """Return whether a later owner of the partition has made a reservation before this one: the
+        owner that made this one was replaced, and does not know it yet."""
+        range_id, place = terms.range_id, (where, terms.partition)
+        if not range_id:
+            return False  # of an older node
+        known, heard_at = self._range_ids.get(place, (0, 0.0))
+        if range_id < known and now - heard_at < OUTRANKED_SECONDS:
+            return True
+        self._range_ids[place] = (range_id, now)
+        return False
+
+    def yielding(self, where: Where, terms: Reserved) -> Reservation[Where] | None:
+        """End a reservation of an earlier owner of the same partition whose query has not come, and
+        return it: its slot goes to this one. None if there is none."""
+        for token, one in self.known.items():
+            if (
+                one.where is where
+                and one.terms.partition == terms.partition
+                and 0 < one.terms.range_id < terms.range_id
+            ):
+                del self.known[token]
+                self._remember(token, taken)
+                return one
+        return None
 
     def add(self, reservation: Reservation[Where]) -> None:
         """Keep a reservation that has a slot until its query comes."""

@@ -123,7 +123,11 @@ class WorkerQueries:
         expires_at = now + terms.reservation_seconds
         if now > self.pulse.in_time_until:
             expires_at -= self.pulse.behind(now)
-        if expires_at <= now or not self._slots.has_room or not self._slots.take():
+        if (
+            book.is_outranked(served, terms, now)
+            or expires_at <= now
+            or not self._room_for(served, terms)
+        ):
             # It expires at once if the loop was blocked while the reservation lay in a socket.
             book.refuse(token)
             if first is not None:
@@ -142,6 +146,21 @@ class WorkerQueries:
             self._begin(
                 first.asker, first.stream, first.message, served, terms, now, None, again_until
             )
+
+    def _room_for(self, served: Served, terms: Reserved) -> bool:
+        """Take a slot for a reservation: a free one, or that of a reservation which an earlier
+        owner of the partition made and whose query has not come."""
+        if self._slots.has_room and self._slots.take():
+            return True
+        if self._slots.lifecycle.phase is not SERVING:
+            return False
+        yielding = self._book.yielding(served, terms)
+        if yielding is None:
+            return False
+        if yielding.fetch_at is None:
+            self.relayed.arrived(yielding.terms.token)
+        self._over(yielding.where, yielding.terms)
+        return True
 
     def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
         """Accept passes of gateways, or renew them."""
