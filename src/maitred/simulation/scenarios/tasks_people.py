@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DeadLettersFound
     from maitred.simulation.hosts import Host
+    from maitred.simulation.scenarios.people import NodeHosts
     from maitred.simulation.scenarios.tasks_record import Story, TasksRecord
 
 NAMESPACE: Final = "shop"
@@ -57,7 +58,9 @@ async def unserved(number: int) -> int:
 class Person(Guest):
     """A host with one process that uses the first `queues` queues and serves none."""
 
-    def __init__(self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1) -> None:
+    def __init__(
+        self, host: Host, node: NodeHosts, record: TasksRecord, *, queues: int = 1
+    ) -> None:
         super().__init__(host, node)
         self.record = record
         self.queues = queues
@@ -74,7 +77,13 @@ class Producer(Person):
     pause_seconds = 0.6
 
     def __init__(
-        self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1, plain: bool = False
+        self,
+        host: Host,
+        node: NodeHosts,
+        record: TasksRecord,
+        *,
+        queues: int = 1,
+        plain: bool = False,
     ) -> None:
         super().__init__(host, node, record, queues=queues)
         self.plain = plain
@@ -202,7 +211,7 @@ class WorkerHost(WorkerGuest):
     """A worker that serves the first `queues` queues."""
 
     def __init__(
-        self, host: Host, node: Host, record: TasksRecord, *, slots: int = 4, queues: int = 1
+        self, host: Host, node: NodeHosts, record: TasksRecord, *, slots: int = 4, queues: int = 1
     ) -> None:
         super().__init__(host, node, record, slots=slots)
         self.record = record
