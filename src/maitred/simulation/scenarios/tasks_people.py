@@ -168,6 +168,8 @@ class Producer(Person):
                 story.answers.append(ENDS[problem.code])
             elif problem.code not in ALLOWED_AWAITING:
                 raise
+            else:
+                self.record.fails(story, problem)
             return
         story.answers.append("done")
         if result != story.number:
@@ -186,6 +188,8 @@ class Producer(Person):
             except MaitredError as problem:
                 if problem.code in ENDS:
                     story.answers.append(ENDS[problem.code])
+                else:
+                    self.record.fails(story, problem)
             else:
                 story.answers.append(answer)
                 story.cancelled |= answer == "cancelled"
