@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from maitred.simulation.scenarios import SCENARIOS
-from maitred.simulation.scenarios.cluster import KINDS, ClusterRun, cluster_of
+from maitred.simulation.scenarios.cluster import KINDS, cluster_of
 from maitred.simulation.scenarios.cluster_queries import QUERY_KINDS, cluster_queries_of
-from maitred.simulation.soak import run_seed, run_seed_proved
-
-if TYPE_CHECKING:
-    from maitred.simulation.world import World
+from maitred.simulation.soak import run_seed
 
 # Seeds that once found something stand here with what they found. `make soak` has more.
 SEEDS: dict[str, tuple[int, ...]] = {

@@ -96,7 +96,6 @@ class SimulatedMembers:
         copied = standby.copy()
         self.version, self.rows, self.beats = copied.version, copied.rows, copied.beats
         self.loads, self.votes, self.terms = copied.loads, copied.votes, copied.terms
-        self._secret = copied._secret
 
     def secret(self) -> bytes:
         """Return the secret; create it the first time."""

@@ -202,28 +202,31 @@ class ClusterNode(SimulatedNode):
     async def _supervise(self) -> None:
         self.shards = self.wanted_shards
         try:
+            table = await self._open_table()
+            secret = await table.secret()
+            await table.close()
+            membership = NodeMembership(
+                open_table=self._open_table,
+                secret=secret,
+                settings=self._settings,
+                announced=(self.host.address, PORT),
+                member_port=PORT + self.shards + 2,
+                surroundings=self.host.surroundings,
+                log=self._log,
+                tell=self._tell,
+                load=lambda: 0.0,
+            )
             while not self._stop.is_set():
-                self._forget_processes()
-                table = self._table = SimulatedMemberTable(self.members, self.database)
-                if (left := self._cut_until - asyncio.get_running_loop().time()) > 0:
-                    table.cut_off(left)
-                await self._run(self._membership(table, await table.secret()))
+                await self._run(membership)
         except MaitredError:
             self._kill_shards()
             raise
 
-    def _membership(self, table: SimulatedMemberTable, secret: bytes) -> NodeMembership:
-        return NodeMembership(
-            table=table,
-            secret=secret,
-            settings=self._settings,
-            announced=(self.host.address, PORT),
-            member_port=PORT + self.shards + 2,
-            surroundings=self.host.surroundings,
-            log=self._log,
-            tell=self._tell,
-            load=lambda: 0.0,
-        )
+    async def _open_table(self) -> SimulatedMemberTable:
+        table = self._table = SimulatedMemberTable(self.members, self.database)
+        if (left := self._cut_until - asyncio.get_running_loop().time()) > 0:
+            table.cut_off(left)
+        return table
 
     async def _run(self, membership: NodeMembership) -> None:
         """Run the node as one member, until it is stopped or was declared dead."""
