@@ -11,6 +11,7 @@ import pytest
 
 from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
 from maitred.simulation.errors import NoProcess, ProcessKilled, UnhandledErrors
+from maitred.simulation.faults import Faults
 from maitred.simulation.hosts import EPOCH_SECONDS
 from maitred.simulation.process import current_process
 from maitred.simulation.world import World
@@ -273,3 +274,102 @@ def test_hosts_have_names_and_addresses() -> None:
         with pytest.raises(UnknownHost):
             world.network.partition("left", "nowhere")
         world.run(a.spawn(lookup).wait())
+
+
+def test_nothing_of_a_paused_process_runs_and_nothing_of_it_is_lost() -> None:
+    trail: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def note(due: float) -> None:
+            trail.append(f"{due} at {loop.time()}")
+
+        for moment in (3.0, 2.0, 9.0):
+            loop.call_at(moment, note, moment)
+        loop.call_at(4.0, trail.append, "cancelled").cancel()
+        await asyncio.sleep(5.0)
+        trail.append(f"slept until {loop.time()}")
+        await asyncio.sleep(10.0)
+        trail.append(f"ended at {loop.time()}")
+
+    async def driver(world: World) -> None:
+        process = world.host("a").spawn(main)
+        await asyncio.sleep(1.0)
+        process.pause()
+        process.pause()  # again, without harm
+        await asyncio.sleep(6.0)
+        assert not trail
+        process.resume()
+        process.resume()
+        await process.wait()
+        process.pause()
+        assert not process.paused, "it is dead"
+
+    with World(1) as world:
+        world.run(driver(world))
+    assert trail == ["2.0 at 7.0", "3.0 at 7.0", "slept until 7.0", "9.0 at 9.0", "ended at 17.0"]
+
+
+def test_a_paused_process_can_be_killed() -> None:
+    trail: list[str] = []
+
+    async def main() -> None:
+        await asyncio.sleep(2.0)
+        trail.append("woke")
+
+    async def driver(world: World) -> None:
+        process = world.host("a").spawn(main)
+        await asyncio.sleep(1.0)
+        process.pause()
+        await asyncio.sleep(2.0)
+        process.kill()
+        process.resume()
+        with pytest.raises(ProcessKilled):
+            await process.wait()
+        await asyncio.sleep(5.0)
+
+    with World(1) as world:
+        world.run(driver(world))
+    assert not trail
+
+
+@pytest.mark.parametrize("window", [100, 100_000])
+def test_a_paused_host_takes_connections_and_bytes_and_answers_when_it_is_resumed(
+    window: int,
+) -> None:
+    answers: list[tuple[bytes, float]] = []
+
+    async def serve() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while line := await reader.readline():
+                writer.write(line)
+            writer.close()
+
+        server = await asyncio.start_server(answer, None, 80)
+        await server.serve_forever()
+
+    async def ask(text: bytes) -> None:
+        reader, writer = await asyncio.open_connection("a", 80)
+        await asyncio.sleep(1.0)
+        writer.write(text + b"\n")
+        answers.append((await reader.readline(), asyncio.get_running_loop().time()))
+        writer.close()
+
+    async def driver(world: World) -> None:
+        host = world.host("a")
+        host.spawn(serve)
+        early = world.host("b").spawn(ask(b"early" * 50))
+        await asyncio.sleep(0.5)
+        host.pause()
+        late = world.host("c").spawn(ask(b"late" * 50))
+        await asyncio.sleep(10.0)
+        assert not answers
+        host.resume()
+        await early.wait()
+        await late.wait()
+
+    with World(1, faults=Faults(window_bytes=window)) as world:
+        world.run(driver(world))
+    assert {text[:4] for text, _ in answers} == {b"earl", b"late"}
+    assert all(10.5 <= moment < 10.6 for _, moment in answers)

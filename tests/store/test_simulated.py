@@ -204,3 +204,47 @@ def test_a_slow_disk_takes_longer() -> None:
 
 def test_storms_differ() -> None:
     assert len({DiskFaults.drawn(Random(seed)) for seed in range(50)}) > 20
+
+
+def test_a_process_that_is_cut_off_fails_alone_and_never_knows_what_was_under_way() -> None:
+    with World(1) as world:
+        disk = SimulatedDisk(world.random("disk"))
+
+        async def scenario() -> None:
+            cut, other = SimulatedStore(disk), SimulatedStore(disk)
+            range_id = (await acquire(cut, KEY)).range_id
+            writing = asyncio.ensure_future(write(cut, KEY, range_id, backlog=7))
+            await asyncio.sleep(0)
+            cut.cut_off(10.0)
+            with pytest.raises(OutcomeUnknown):
+                await writing
+            with pytest.raises(StoreUnavailable):
+                await cut.partitions()
+            assert await other.partitions() == [KEY]
+            assert disk.contents.all()[KEY].backlog == 7
+            cut.reconnect()
+            assert await write(cut, KEY, range_id, backlog=0)
+
+        world.run(scenario())
+
+
+def test_a_failover_to_an_asynchronous_standby_loses_the_last_writes() -> None:
+    with World(1) as world:
+        disk = SimulatedDisk(world.random("disk"))
+
+        async def scenario() -> None:
+            store = SimulatedStore(disk)
+            assert (await acquire(store, KEY)).range_id == 1
+            assert await write(store, KEY, 1, backlog=9, segments=[segment(1, 9)])
+            standby = disk.contents.copy()
+            assert (await acquire(store, KEY)).range_id == 2
+            assert await write(store, KEY, 2, backlog=10, segments=[segment(10, 10)])
+            disk.fail_over(standby, 1.0)
+            with pytest.raises(StoreUnavailable):
+                await store.partitions()
+            await asyncio.sleep(1.0)
+            found = await store.segments(KEY, 2, 0, 99, ANY_SIZE)
+            assert [read.segment.first for read in found] == [1]
+            assert (await acquire(store, KEY)).range_id == 2
+
+        world.run(scenario())

@@ -202,7 +202,7 @@ class Shard(RequestPlacement):
     def keep_tasks(self, store: Store) -> Partitions:
         """Serve tasks, keep them in this store, and return the partitions that hold them."""
         self._partitions = Partitions(self, store, self._surroundings)
-        self._partitions.writer.begin()
+        self._partitions.begin()
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
@@ -231,6 +231,7 @@ class Shard(RequestPlacement):
         )
         self.authenticator.accept_tokens(self._bearers)
         for part in (
+            self._partitions.handovers,
             TaskRequests(self._partitions),
             SharedOfferRequests(self._partitions),
             signatures,

@@ -6,7 +6,7 @@ This is the interface of stores in its plainest form, dictionaries, without time
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
@@ -54,6 +54,18 @@ class _Partition:
     dead: dict[int, Dead] = field(default_factory=dict)
     results: dict[int, Result] = field(default_factory=dict)
     damaged: dict[tuple[int, DamagedKind], Damaged] = field(default_factory=dict)
+
+    def copy(self) -> _Partition:
+        """Return a copy that shares nothing but the rows, which never change."""
+        return replace(
+            self,
+            segments=[by_first.copy() for by_first in self.segments],
+            marks=self.marks.copy(),
+            later=self.later.copy(),
+            dead=self.dead.copy(),
+            results=self.results.copy(),
+            damaged=self.damaged.copy(),
+        )
 
     def write(self, changes: Changes) -> None:
         self.backlog = changes.backlog
@@ -126,6 +138,15 @@ class Contents:
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._watermark = 0
         """A number not below any range id, or version of counts, of a deleted partition."""
+
+    def copy(self) -> Contents:
+        """Return a copy of everything."""
+        copied = Contents(self._random)
+        copied._signing_key = self._signing_key
+        copied._documents = self._documents.copy()
+        copied._partitions = {key: one.copy() for key, one in self._partitions.items()}
+        copied._watermark = self._watermark
+        return copied
 
     def acquire(self, group: Sequence[Acquisition], owner: str = "") -> list[Acquired | Refusal]:
         return [self._acquire(one, owner) for one in group]

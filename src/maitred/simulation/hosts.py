@@ -79,6 +79,17 @@ class Host:
         for process in list(self.processes):
             process.lose_power()
 
+    def pause(self) -> None:
+        """Pause every process, as a virtual machine that is suspended: clocks go on, and so does
+        the network, since a kernel acknowledges what its processes do not read."""
+        for process in self.processes:
+            process.pause()
+
+    def resume(self) -> None:
+        """Resume every process that is paused."""
+        for process in self.processes:
+            process.resume()
+
     def wall_clock(self) -> float:
         """Return the time that this host's clock shows, in unix seconds."""
         return EPOCH_SECONDS + self.network.loop.now + self.clock_skew_seconds

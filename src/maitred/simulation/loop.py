@@ -8,9 +8,9 @@ Rejected: a selector loop with a patched clock. It still asks the kernel once a 
 heap of handles compares in Python; it runs a third as many events.
 
 What always holds: timers of the same moment run in the order in which they were set, and after
-what was ready before; nothing of a dead process runs; the loop keeps every task until it is done
-and numbers tasks for hashing, so that neither the garbage collector nor an address decides on an
-order.
+what was ready before; nothing of a dead or paused process runs; the loop keeps every task until it
+is done and numbers tasks for hashing, so that neither the garbage collector nor an address decides
+on an order.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class SimulatedLoop(Refusals):
             # Queue the timers that are due; if nothing is ready, go to the next one's time first.
             now = self.now
             while timers:
-                moment, _, event = timers[0]
+                moment, sequence, event = timers[0]
                 if moment > now and queue:
                     break
                 pop(timers)
@@ -257,7 +257,9 @@ class SimulatedLoop(Refusals):
                     continue
                 if context is not bare:
                     process = context.get(PROCESS)
-                    if process is not None and process.dead:
+                    if process is not None and process.halted:
+                        if process.paused:
+                            process.kept_timers.append((moment, sequence, event))
                         continue  # and time does not go there
                 if moment > now:
                     if moment > self._last_moment:
@@ -280,7 +282,8 @@ class SimulatedLoop(Refusals):
                         continue
                     process = context.get(PROCESS)
                     if process is not None and process.halted:
-                        process.postpone(event, queue)  # unless it is dead
+                        if process.paused:
+                            process.kept_ready.append(event)
                         skipped += 1
                         continue
                     context.run(event.callback, *event.arguments)  # type: ignore[arg-type]
@@ -294,6 +297,15 @@ class SimulatedLoop(Refusals):
                     raise self._too_many_events()
                 gc.collect()
                 self._next_check = min(self._last_event, self.events + _EVENTS_A_COLLECTION)
+
+    def give_back(self, ready: list[Event], timers: list[tuple[float, int, Event]]) -> None:
+        """Take back the callbacks and timers of a process that was paused."""
+        self._queue.extend(ready)
+        for moment, sequence, event in sorted(timers, key=lambda timer: timer[:2]):
+            if moment > self.now:
+                heapq.heappush(self._timers, (moment, sequence, event))
+            else:
+                self._queue.append(event)
 
     def _deadlock(self) -> Deadlock:
         return Deadlock(

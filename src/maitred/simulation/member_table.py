@@ -76,6 +76,27 @@ class SimulatedMembers:
     """Called after each change of the version."""
     _secret: bytes = b""
 
+    def copy(self) -> SimulatedMembers:
+        """Return a copy of the contents, without listeners, for a later `restore`."""
+        return SimulatedMembers(
+            cluster=self.cluster,
+            random=self.random,
+            version=self.version,
+            rows=self.rows.copy(),
+            beats=self.beats.copy(),
+            loads=self.loads.copy(),
+            votes={accused: by.copy() for accused, by in self.votes.items()},
+            terms=self.terms,
+            _secret=self._secret,
+        )
+
+    def restore(self, standby: SimulatedMembers) -> None:
+        """Lose all that changed since the copy was made, as a failover to an asynchronous standby
+        does. No listener is told."""
+        copied = standby.copy()
+        self.version, self.rows, self.beats = copied.version, copied.rows, copied.beats
+        self.loads, self.votes, self.terms = copied.loads, copied.votes, copied.terms
+
     def secret(self) -> bytes:
         """Return the secret; create it the first time."""
         self._secret = self._secret or self.random.randbytes(SECRET_BYTES)

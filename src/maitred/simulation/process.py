@@ -2,7 +2,8 @@
 
 Which process code belongs to is carried by a context variable, since asyncio already hands the
 context from a task to its children and to every callback. A kill therefore needs no list of
-tasks: the loop drops whatever would run in the context of a dead process.
+tasks: the loop drops whatever would run in the context of a dead process, and keeps back whatever
+would run in the context of a paused one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,22 @@ def current_process() -> Process:
     return process
 
 
+class ProcessLoop(Protocol):
+    """The simulated loop, as a process sees it."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a new future of this loop."""
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+        """Create a task of the process in whose context it will run."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Report an error that no code awaits."""
+
+    def give_back(self, ready: list[Any], timers: list[tuple[float, int, Any]]) -> None:
+        """Take back the events of a process that was paused."""
+
+
 class ProcessTransport(Protocol):
     """An open end of a connection, as the process that owns it sees it."""
 
@@ -50,14 +66,17 @@ class ProcessTransport(Protocol):
     def kill(self) -> None:
         """Close as the kernel of a killed process does."""
 
+    def pause(self) -> None:
+        """Leave in the window what arrives, and in the buffer what waits for room."""
+
+    def resume(self) -> None:
+        """Read and send on."""
+
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
         """Close as the kernel of a dead process does; if `silent`, as a host without power."""
 
     def discard(self) -> None:
         """Discard the transport without a warning, because the world is over."""
-
-    def read_on(self) -> None:
-        """Read what arrived while the process was paused."""
 
 
 class ProcessListener(Protocol):
@@ -83,7 +102,7 @@ class Process:
         name: str,
         *,
         host_name: str,
-        loop: asyncio.AbstractEventLoop,
+        loop: ProcessLoop,
         world_context: contextvars.Context,
         trace: Trace,
     ) -> None:
@@ -92,8 +111,13 @@ class Process:
         self.name = name
         self.host_name = host_name
         self.dead = False
+        self.paused = False
         self.halted = False
-        """Whether nothing of the process runs now: it is dead or paused."""
+        """Whether the process is dead or paused, so that nothing of it runs."""
+        self.kept_ready: list[Any] = []
+        """The callbacks that were ready when the process was paused, or became ready since."""
+        self.kept_timers: list[tuple[float, int, Any]] = []
+        """The timers that the loop took out of its heap while the process was paused."""
         # Dictionaries for their order: sets of objects would iterate by memory address.
         self.transports: dict[ProcessTransport, None] = {}
         self.listeners: dict[ProcessListener, None] = {}
@@ -103,10 +127,6 @@ class Process:
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
         this process only. None if the process gave none."""
         self.killed = False
-        self._postponed: list[object] = []
-        """The events of the loop that came due while the process was paused."""
-        self._ready: deque[Any] = deque()
-        """The queue of the loop from which they were taken."""
         self._loop = loop
         self._world_context = world_context
         self._trace = trace
@@ -139,32 +159,6 @@ class Process:
             for transport in list(self.transports):
                 transport.kill()
 
-    def pause(self) -> None:
-        """Stop the process where it is, as SIGSTOP does: its sockets stay open, and what arrives is
-        kept by the kernel, until `resume`."""
-        if not self.dead:
-            self.halted = True
-            self._trace.note(b"pause", self.number)
-
-    def resume(self) -> None:
-        """Continue a paused process: first with the timers and wake-ups that it missed, in their
-        order, then with what has arrived."""
-        if self.dead or not self.halted:
-            return
-        self.halted = False
-        self._trace.note(b"resume", self.number)
-        self._ready.extend(self._postponed)
-        self._postponed.clear()
-        for transport in list(self.transports):
-            transport.read_on()
-
-    def postpone(self, event: object, ready: deque[Any]) -> None:
-        """Keep an event that came due while the process is paused, until it goes back to the queue
-        `ready`; called by the loop."""
-        if not self.dead:
-            self._postponed.append(event)
-            self._ready = ready
-
     def lose_power(self) -> None:
         """End the process like a kill, but without a sign to its peers; for `Host.crash`."""
         if not self.dead:
@@ -172,6 +166,29 @@ class Process:
             self._end(ProcessKilled(f"The host of {self.name} lost power."), b"crash")
             for transport in list(self.transports):
                 transport.vanish(silent=True)
+
+    def pause(self) -> None:
+        """Stop the process, as SIGSTOP does: nothing of it runs until it is resumed. Its kernel
+        goes on: connections to it are established, and what is sent to it fills its windows."""
+        if not self.halted:
+            self.paused = self.halted = True
+            self._trace.note(b"pause", self.number)
+            for transport in list(self.transports):
+                transport.pause()
+
+    def resume(self) -> None:
+        """Let a paused process go on, as SIGCONT does: first come the callbacks that were ready,
+        then reads, then the timers that became due meanwhile."""
+        if not self.paused or self.dead:
+            return
+        self.paused = self.halted = False
+        self._trace.note(b"resume", self.number)
+        ready, self.kept_ready = self.kept_ready, []
+        timers, self.kept_timers = self.kept_timers, []
+        self._loop.give_back(ready, [])
+        for transport in list(self.transports):
+            transport.resume()
+        self._loop.give_back([], timers)
 
     def _main_done(self, task: asyncio.Task[Any]) -> None:
         if self.dead:
@@ -193,7 +210,9 @@ class Process:
 
     def _end(self, error: BaseException | None, what: bytes, result: object = None) -> None:
         self.dead = self.halted = True
-        self._postponed.clear()
+        self.paused = False
+        self.kept_ready.clear()
+        self.kept_timers.clear()
         self._trace.note(what, self.number)
         for listener in list(self.listeners):
             listener.close()

@@ -3,6 +3,7 @@
     disk = SimulatedDisk(world.random("disk"), DiskFaults(unknown_probability=0.01))
     store = SimulatedStore(disk)        # in each process
     disk.fail_for(5.0)                  # from outside: down, full or slow for a while
+    store.cut_off(5.0)                  # only this process does not reach it
 
 A call takes its time to the disk, is done there in one instant, and takes its time back. So a
 process that is killed has commits that never arrived, and others that arrived though it was not
@@ -18,7 +19,7 @@ import asyncio
 import contextvars
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.simulation.disk import Contents
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+
+HANG_SECONDS: Final = 4.0
+"""The longest time for which a call of a process that is cut off hangs before it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,12 @@ class SimulatedDisk:
         self._slow_until = asyncio.get_running_loop().time() + seconds
         self._slowness = factor
 
+    def fail_over(self, standby: Contents, seconds: float) -> None:
+        """Lose all that was written since `standby` was copied from the contents, as a failover to
+        an asynchronous standby does; every call fails for this time."""
+        self.contents = standby
+        self.fail_for(seconds)
+
     def calm(self) -> None:
         """End all faults of the disk."""
         self.faults = self.faults.calm()
@@ -148,6 +158,7 @@ class SimulatedStore:
         self.disk = disk
         self.owner = owner
         """The name with which the process acquires partitions; empty for range ids alone."""
+        self._cut_until = 0.0
         self._under_way = 0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -191,6 +202,14 @@ class SimulatedStore:
         action = partial(self.disk.contents.commit, group, self.owner)
         return await self.ask(action, writes=True, commit=True)
 
+    def cut_off(self, seconds: float) -> None:
+        """Let this process not reach the disk for this time; what is under way may be done."""
+        self._cut_until = asyncio.get_running_loop().time() + seconds
+
+    def reconnect(self) -> None:
+        """End a `cut_off`."""
+        self._cut_until = 0.0
+
     async def close(self) -> None:
         self._closed = True
         while self._under_way:
@@ -203,6 +222,9 @@ class SimulatedStore:
             raise StoreUnavailable("The store is closed.")
         loop, disk = asyncio.get_running_loop(), self.disk
         answer: asyncio.Future[_Result] = loop.create_future()
+        if loop.time() < self._cut_until:
+            await asyncio.sleep(disk.random.random() * HANG_SECONDS)
+            raise StoreUnavailable("The store cannot be reached.")
         there, back = disk.delay(loop.time()), disk.delay(loop.time())
 
         def arrive() -> None:
@@ -211,7 +233,8 @@ class SimulatedStore:
 
         def settle(outcome: _Result | MaitredError) -> None:
             self._left()
-            if commit and disk.down(loop.time()) and not isinstance(outcome, MaitredError):
+            lost = disk.down(loop.time()) or loop.time() < self._cut_until
+            if commit and lost and not isinstance(outcome, MaitredError):
                 outcome = OutcomeUnknown("The store was lost before it confirmed.")
             if answer.done():  # the caller has stopped waiting
                 return

@@ -68,6 +68,8 @@ class SimulatedTransport(_FlowControlMixin):
         self._write_error: OSError | None = None
         """The error of the next write; over TCP, of the next read as well."""
         self._reading = False
+        self._stopped_reading = False
+        """Whether to read on when the paused process is resumed."""
         self._paused = False
         self._closing = False
         self._lost = False
@@ -185,7 +187,6 @@ class SimulatedTransport(_FlowControlMixin):
             finish is None
             and self._reading
             and not (self._unread or self._paused or self._closing or self._buffered)
-            and not self.process.halted
             and len(data) <= _READ_MAX_BYTES
         ):
             # The usual case, without the detours below.
@@ -211,17 +212,12 @@ class SimulatedTransport(_FlowControlMixin):
             self._reset_error = self._write_error = OSError(code, os.strerror(code))
             if self.buffer:
                 self.fail(self._reset_error)
-        if self._reading and not self.process.halted:
-            self.context.run(self._read)
-
-    def read_on(self) -> None:
-        """Read what arrived while the process was paused."""
         if self._reading:
-            self._soon(self._read)
+            self.context.run(self._read)
 
     def window_opened(self) -> None:
         """Send more of the buffer: the window has room."""
-        if self.buffer and not self._lost:
+        if self.buffer and not self._lost and not self.process.paused:
             self.context.run(self._send_buffered)
 
     def fail(self, error: BaseException) -> None:
@@ -231,6 +227,18 @@ class SimulatedTransport(_FlowControlMixin):
     def kill(self) -> None:
         """Close as the kernel of a killed process does; the faults decide whether in order."""
         self.vanish(orderly=self.outgoing.network.leaves_orderly(self.outgoing.random))
+
+    def pause(self) -> None:
+        """Leave in the window what arrives, and in the buffer what waits for room."""
+        self._stopped_reading, self._reading = self._reading, False
+
+    def resume(self) -> None:
+        """Read and send on, from the next turn of the loop."""
+        if self._stopped_reading:
+            self._stopped_reading = False
+            self._soon(self._start_reading)
+        if self.buffer:
+            self._soon(self.window_opened)
 
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
         """Close as the kernel of a dead process does; if `silent`, as a host without power."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maitred.simulation.scenarios.backpressure import backpressure
+from maitred.simulation.scenarios.cluster import cluster
+from maitred.simulation.scenarios.cluster_queries import cluster_queries
 from maitred.simulation.scenarios.connections import connections
 from maitred.simulation.scenarios.membership import membership
 from maitred.simulation.scenarios.nodes import nodes
@@ -28,4 +30,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "tasks": tasks,
     "many-queues": many_queues,
     "queries": queries,
+    "cluster": cluster,
+    "cluster-queries": cluster_queries,
 }

@@ -1,4 +1,4 @@
-"""The users of a simulated node: a host, its processes, and the app of each process.
+"""The users of simulated nodes: a host, its processes, and the app of each process.
 
 Each process has an app of its own, since processes share nothing.
 """
@@ -8,23 +8,26 @@ from __future__ import annotations
 import asyncio
 import traceback
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maitred.app.app import App
 from maitred.errors import MaitredError
 from maitred.simulation.errors import ProcessKilled, Violation
+from maitred.simulation.hosts import Host
 from maitred.simulation.process import current_process
 from maitred.simulation.scenarios.simulated_node import PORT
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from maitred.client.client import AsyncClient
     from maitred.settings import WorkerSettings
-    from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
     from maitred.simulation.scenarios.record import ScenarioRecord
+
+NodeHosts: TypeAlias = "Host | Sequence[Host]"
+"""The host of the node that users are given the address of, or the hosts of several nodes."""
 
 CLIENT: Final = (
     "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
@@ -38,14 +41,16 @@ class Guest:
     cut_seconds: float | None = None
     """Mean time between two resets of one of its connections; None for no resets."""
 
-    def __init__(self, host: Host, node: Host) -> None:
+    def __init__(self, host: Host, node: NodeHosts) -> None:
         self.host = host
         self.random = host.surroundings.random
-        self._node = node
+        self.nodes = [node] if isinstance(node, Host) else list(node)
+        """The hosts of the nodes that new processes are given the addresses of."""
 
     def app_of(self, namespace: str) -> App:
         """Return a new app for a new process."""
-        url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
+        addresses = ",".join(f"{node.address}:{PORT}" for node in self.nodes)
+        url = f"maitred://{addresses}?{CLIENT}"
         return App(namespace, node=url, surroundings=self.host.surroundings)
 
     async def connected(self, app: App) -> AsyncClient:
@@ -88,7 +93,7 @@ class KeptGuest(Guest):
     skew_seconds = 0.0
     """The most that the host's clock is wrong, either way; drawn anew for each life."""
 
-    def __init__(self, host: Host, node: Host, record: ScenarioRecord) -> None:
+    def __init__(self, host: Host, node: NodeHosts, record: ScenarioRecord) -> None:
         super().__init__(host, node)
         self.lives = 0
         self.wanted = True
@@ -149,7 +154,7 @@ class KeptGuest(Guest):
 class WorkerGuest(KeptGuest):
     """A host that runs a worker."""
 
-    def __init__(self, host: Host, node: Host, record: ScenarioRecord, *, slots: int) -> None:
+    def __init__(self, host: Host, node: NodeHosts, record: ScenarioRecord, *, slots: int) -> None:
         super().__init__(host, node, record)
         self.slots = slots
         self.worker: Worker | None = None

@@ -22,6 +22,7 @@ from maitred.simulation.scenarios.queries_record import QueryStory
 if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.simulation.hosts import Host
+    from maitred.simulation.scenarios.people import NodeHosts
     from maitred.simulation.scenarios.queries_record import QueryRecord
 
 NAMESPACE: Final = "market"
@@ -56,7 +57,7 @@ class GatewayHost(KeptGuest):
     skew_seconds = SKEW_SECONDS
 
     def __init__(
-        self, host: Host, node: Host, record: QueryRecord, *, plain: bool, hurries: bool
+        self, host: Host, node: NodeHosts, record: QueryRecord, *, plain: bool, hurries: bool
     ) -> None:
         super().__init__(host, node, record)
         self.record = record
@@ -203,7 +204,7 @@ class QueryWorkerHost(WorkerGuest):
 
     skew_seconds = SKEW_SECONDS
 
-    def __init__(self, host: Host, node: Host, record: QueryRecord, *, slots: int) -> None:
+    def __init__(self, host: Host, node: NodeHosts, record: QueryRecord, *, slots: int) -> None:
         super().__init__(host, node, record, slots=slots)
         self.record = record
         self.listens = True

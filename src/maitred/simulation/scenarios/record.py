@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 STAYED_BEHIND: Final = "Every client has left, and this stayed behind"
 
 
+EXPECTED: Final = ("store ", "this member is dead", "the cluster has declared this node dead")
+"""How errors begin that are logged as they should be: the faults of the disk, and the end of a node
+that the others could not reach."""
+
+
 class ScenarioRecord:
     """Collects the violations and the complaints of one run."""
 
@@ -61,7 +66,7 @@ class ErrorLog:
     def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
 
     def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        if not event.startswith("store "):  # the faults of the disk are logged as they should be
+        if not event.startswith(EXPECTED):
             self._complaints.append(f"{event} {fields}")
 
     def exception(self, event: str, **fields: Any) -> None:  # noqa: ANN401

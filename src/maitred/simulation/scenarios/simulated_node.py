@@ -163,7 +163,7 @@ class SimulatedNode:
         store = None
         if self._disk is not None:
             store = SimulatedStore(self._disk)
-            self.host.at_end.append(partial(_free, shard.keep_tasks(store)))
+            self.host.at_end.append(partial(free_partitions, shard.keep_tasks(store)))
         await shard.start()
         self.running[number] = shard
         self._stopping[number] = asyncio.Event()
@@ -173,7 +173,7 @@ class SimulatedNode:
             await store.close()
 
 
-def _free(partitions: Partitions) -> None:
+def free_partitions(partitions: Partitions) -> None:
     """Break the reference cycles through tasks, so that the world can be freed from memory."""
     for owned in partitions.owned.values():
         owned.partition.leave()

@@ -25,14 +25,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from msgspec import msgpack
-
-from maitred.matching.task_ends import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.chaos import now_and_then
 from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
 from maitred.simulation.scenarios.simulated_node import SimulatedNode
+from maitred.simulation.scenarios.tasks_end import TasksEnd
 from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_people import PARTITIONS_MAX, Admin, Producer, WorkerHost
 from maitred.simulation.scenarios.tasks_record import Promise, TasksRecord
@@ -154,6 +152,7 @@ class Tasks:
             random=random,
             disk=self.disk,
         )
+        self.end = TasksEnd(self.record, self.disk, [self.node])
         node, record, queues = self.node.host, self.record, kind.queues
         self.workers = [
             WorkerHost(
@@ -203,14 +202,18 @@ class Tasks:
             await process.wait()
         admin.kill()
         await asyncio.sleep(LAST_WISH_SECONDS)
-        await self._until_over()
+        await self.end.until_over(RECOVERY_SECONDS)
         if forging is not None:
             forging.kill()
         for worker in self.workers:
             await worker.ended()
-        await self._until_over()
-        self._check_stories()
-        await until_nothing(self._held, STAYED_BEHIND, 60.0)
+        await self.end.until_over(RECOVERY_SECONDS)
+        # While the disk fails, what a worker has done is acknowledged, and its result is in memory
+        # only.
+        acknowledged = self.end.check_stories(lost=kind.disk_fails)
+        if not acknowledged and not kind.disk_fails:
+            raise Violation("Nothing was ever acknowledged.")
+        await until_nothing(self.end.held, STAYED_BEHIND, 60.0)
         self.node.check_errors()
         await self.node.restart(1, orderly=True)
 
@@ -278,97 +281,6 @@ class Tasks:
     async def _clock_jump(self) -> None:
         jump = self._random.uniform(-CLOCK_JUMP_SECONDS, CLOCK_JUMP_SECONDS)
         self.node.host.clock_skew_seconds = jump
-
-    # The end
-
-    async def _until_over(self) -> None:
-        """Wait until every task that the node has is over, in memory and on disk."""
-
-        def left() -> list[object]:
-            found = self._left()
-            if found:
-                self.record.check()
-            return found
-
-        problem = f"After {RECOVERY_SECONDS} s of calm this is left"
-        await until_nothing(left, problem, RECOVERY_SECONDS)
-
-    def _left(self) -> list[object]:
-        left: list[object] = []
-        for key, found in self.disk.contents.all().items():
-            if found.backlog or any(found.segments) or found.marks or found.later:
-                left.append(
-                    (
-                        f"on disk, partition {key.partition}, backlog {found.backlog}",
-                        [sorted(line) for line in found.segments],
-                        sorted(found.marks),
-                        sorted(found.later),
-                    )
-                )
-        for partitions in self.node.partitions():
-            # Producers may have left, and their tasks are added as soon as it is there.
-            left += [f"partition {key.partition} is being loaded" for key in partitions.loading]
-            for owned in partitions.owned.values():
-                partition = owned.partition
-                own = partition.own_tasks
-                if own.open_tasks or own.tasks or partition.ledger.stored:
-                    left.append(
-                        f"in memory, partition {partition.key.partition}: {own.open_tasks} "
-                        f"open, {[(t.sequence, t.state.name) for t in own.tasks.values()]}, "
-                        f"{partition.ledger.stored} stored"
-                    )
-        return left
-
-    def _check_stories(self) -> None:
-        self.record.check()
-        dead = {
-            (key.queue, key.partition, sequence)
-            for key, found in self.disk.contents.all().items()
-            for sequence in found.dead
-        }
-        told = {
-            (key.queue, key.partition, sequence): decode_ended(result.body)
-            for key, found in self.disk.contents.all().items()
-            for sequence, result in found.results.items()
-            if result.body  # else it is a task that is tried again
-        }
-        acknowledged = 0
-        for story in self.record.stories:
-            if story.place is None:
-                continue
-            acknowledged += 1
-            place = (story.queue, *story.place)
-            status, _, body = told.get(place, ("", 0, b""))
-            if status == "failed" and place not in dead:
-                raise self.record.violation(story, "has failed, and no dead letter says so")
-            ends = {status} if status else set()
-            if place in dead:
-                ends.add("failed")
-            # While the disk fails, what a worker has done is acknowledged, and its result is in
-            # memory only.
-            self.record.ends(story, ends, lost=self.kind.disk_fails)
-            if status == "done" and msgpack.decode(body) != story.number:
-                raise self.record.violation(story, f"has the forged result {body!r}")
-        if not acknowledged and not self.kind.disk_fails:
-            raise Violation("Nothing was ever acknowledged.")
-
-    def _held(self) -> list[object]:
-        left = self.node.held_by_shards()
-        for partitions in self.node.partitions():
-            for owned in partitions.owned.values():
-                partition = owned.partition
-                held = (
-                    partition.offers.free,
-                    partition.tree.offers_away,
-                    partition.tree.tasks_away,
-                    len(partition.own_tasks.leases),
-                    len(partition.results.tokens()),
-                    len(owned.asked),
-                    partition.backlog.ready,
-                )
-                if any(held):
-                    left.append((owned.key.partition, held))
-        return left
 
 
 def node_settings(random: Random, idle: Random) -> Node:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DeadLettersFound
     from maitred.simulation.hosts import Host
+    from maitred.simulation.scenarios.people import NodeHosts
     from maitred.simulation.scenarios.tasks_record import Story, TasksRecord
 
 NAMESPACE: Final = "shop"
@@ -57,7 +58,9 @@ async def unserved(number: int) -> int:
 class Person(Guest):
     """A host with one process that uses the first `queues` queues and serves none."""
 
-    def __init__(self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1) -> None:
+    def __init__(
+        self, host: Host, node: NodeHosts, record: TasksRecord, *, queues: int = 1
+    ) -> None:
         super().__init__(host, node)
         self.record = record
         self.queues = queues
@@ -74,7 +77,13 @@ class Producer(Person):
     pause_seconds = 0.6
 
     def __init__(
-        self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1, plain: bool = False
+        self,
+        host: Host,
+        node: NodeHosts,
+        record: TasksRecord,
+        *,
+        queues: int = 1,
+        plain: bool = False,
     ) -> None:
         super().__init__(host, node, record, queues=queues)
         self.plain = plain
@@ -159,6 +168,8 @@ class Producer(Person):
                 story.answers.append(ENDS[problem.code])
             elif problem.code not in ALLOWED_AWAITING:
                 raise
+            else:
+                self.record.fails(story, problem)
             return
         story.answers.append("done")
         if result != story.number:
@@ -177,6 +188,8 @@ class Producer(Person):
             except MaitredError as problem:
                 if problem.code in ENDS:
                     story.answers.append(ENDS[problem.code])
+                else:
+                    self.record.fails(story, problem)
             else:
                 story.answers.append(answer)
                 story.cancelled |= answer == "cancelled"
@@ -202,7 +215,7 @@ class WorkerHost(WorkerGuest):
     """A worker that serves the first `queues` queues."""
 
     def __init__(
-        self, host: Host, node: Host, record: TasksRecord, *, slots: int = 4, queues: int = 1
+        self, host: Host, node: NodeHosts, record: TasksRecord, *, slots: int = 4, queues: int = 1
     ) -> None:
         super().__init__(host, node, record, slots=slots)
         self.record = record

@@ -87,6 +87,11 @@ class Promise:
     """The shortest time from the start of an attempt to that of the next one elsewhere."""
     counts_runs: bool = False
     """No attempt is counted that did not run: a task that a worker gives back has none."""
+    errorless: bool = False
+    """No request of a producer fails."""
+    one_owner: bool = False
+    """No attempt is given out twice: workers keep their links, so that only two owners of one
+    partition could do that."""
 
 
 class TasksRecord(ScenarioRecord):
@@ -128,6 +133,9 @@ class TasksRecord(ScenarioRecord):
         running = [run for run in story.runs if not run.ended]
         if self.promise.exactly_once and (running or story.completed):
             raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
+        again = any(run.attempt == attempt for run in story.runs) and not story.revived
+        if self.promise.one_owner and again:
+            raise self.violation(story, f"was given out again at {place} to {worker} at {now}")
         for run in running:
             self.overlaps += 1
             since = now - run.began_at
@@ -161,8 +169,15 @@ class TasksRecord(ScenarioRecord):
         """Record that a handler has ended."""
         self._running[worker] -= 1
 
+    def fails(self, story: Story, problem: MaitredError) -> None:
+        """Record that a request for the result of a task, or to cancel it, failed."""
+        if self.promise.errorless:
+            raise self.violation(story, f"was asked for, and the caller heard {problem!r}")
+
     def refuses(self, story: Story, problem: MaitredError) -> None:
         """Record that the producer got an error instead of the task's place."""
+        if self.promise.errorless:
+            raise self.violation(story, f"was refused with {problem!r}")
         if problem.outcome is not NOTHING:
             return
         story.refused = True
