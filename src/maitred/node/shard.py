@@ -24,6 +24,7 @@ from maitred.errors import (
 from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
+from maitred.node.cluster_requests import ClusterRequests
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from maitred.logs import Logger
+    from maitred.node.cluster_requests import OperatorsTable
     from maitred.node.shard_place import ShardPlace
     from maitred.protocol.access import NodeReloaded
     from maitred.security.audit_log import AuditLog
@@ -187,6 +189,7 @@ class Shard(RequestPlacement):
         self._servers: list[asyncio.AbstractServer] = []
         self._parts: dict[str, ShardPart] = {}
         """The parts of a shard with a store that have statistics, by name."""
+        self._cluster_requests: ClusterRequests | None = None
         self._bearers: Bearers | None = None
         """Verifies tokens; None for a shard without a store."""
 
@@ -199,8 +202,14 @@ class Shard(RequestPlacement):
 
     # Start and stop
 
-    def keep_tasks(self, store: Store) -> Partitions:
-        """Serve tasks, keep them in this store, and return the partitions that hold them."""
+    def keep_tasks(
+        self,
+        store: Store,
+        open_members: Callable[[], Awaitable[OperatorsTable]] | None = None,
+    ) -> Partitions:
+        """Serve tasks, keep them in this store, and return the partitions that hold them.
+        `open_members` opens the membership table of the cluster for operators; None without a
+        cluster."""
         self._partitions = Partitions(self, store, self._surroundings)
         self._partitions.begin()
         caretaker = Caretaker(self._partitions)
@@ -208,6 +217,14 @@ class Shard(RequestPlacement):
         signatures = SignatureRequests(self._partitions)
         relays = Relays(self._partitions)
         query_tables = QueryTables(self.loop, self._surroundings)
+        self._cluster_requests = ClusterRequests(
+            self,
+            store,
+            self.settings.cluster,
+            self.log,
+            wall_clock=self._wall_clock,
+            open_members=open_members,
+        )
         self._on_drain = [
             self._partitions.stop_waiting,
             relays.stop_waiting,
@@ -246,6 +263,7 @@ class Shard(RequestPlacement):
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
             ),
             Announced(self.settings.worker_addresses),
+            self._cluster_requests,
         ):
             self._table.include(part.requests)
         caretaker.begin()
@@ -305,6 +323,8 @@ class Shard(RequestPlacement):
         self.cancel_tasks()
         if self._bearers is not None:
             self._bearers.close()
+        if self._cluster_requests is not None:
+            self._cluster_requests.close()
         self._peers.close()
         for connection in list(self.connections):
             connection.abort()

@@ -25,11 +25,14 @@ from maitred.node.shard import Shard
 from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
-from maitred.store.engines import open_store
+from maitred.store.engines import connect_membership, open_store
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from maitred.logs import Logger
+    from maitred.node.cluster_requests import OperatorsTable
     from maitred.store.interface import Store
 
 
@@ -71,7 +74,7 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         opening.cancel()
         return FINISHED  # stopped before the shard had any request
     store = opening.result()
-    shard.keep_tasks(store)
+    shard.keep_tasks(store, _members(start, log))
     try:
         await shard.start()
     except OSError as problem:
@@ -108,6 +111,18 @@ async def _open_store(start: Start, log: Logger) -> Store:
                 log.warning("waiting for the store", error=problem)
                 told = True
         await asyncio.sleep(STORE_PAUSE_SECONDS)
+
+
+def _members(start: Start, log: Logger) -> Callable[[], Awaitable[OperatorsTable]] | None:
+    """Return what opens the membership table; None without a cluster."""
+    location, name = start.settings.store, start.settings.cluster.name
+    if location is None or not start.place.member:
+        return None
+
+    async def connect() -> OperatorsTable:
+        return connect_membership(location, name, log)
+
+    return connect
 
 
 def _cannot_listen(start: Start, problem: OSError) -> CannotStart:

@@ -49,6 +49,14 @@ async def open_membership(location: str, cluster: str, log: StoreLog) -> Postgre
     return await open_members(location, cluster, log)
 
 
+def connect_membership(location: str, cluster: str, log: StoreLog) -> PostgresMembers:
+    """Return the membership table of a database that was migrated before; it connects when it is
+    first used."""
+    with _package_needed():
+        from maitred.store.postgres_members import members_of
+    return members_of(location, cluster, log)
+
+
 def check_location(location: str) -> None:
     """Raise `InvalidSetting` unless the location is that of a PostgreSQL database."""
     try:
