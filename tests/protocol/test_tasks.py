@@ -116,7 +116,14 @@ def test_what_is_an_array_and_what_is_a_map() -> None:
 def test_which_are_between_shards_and_which_may_be_repeated() -> None:
     """What is not listed here is done twice if it is sent twice."""
     between = {kind.opcode for kind in REQUESTS.values() if kind.between_shards}
-    assert between == {Opcode.FORWARD, Opcode.SYNC, Opcode.COUNT, Opcode.WITHDRAW}
+    assert between == {
+        Opcode.FORWARD,
+        Opcode.SYNC,
+        Opcode.COUNT,
+        Opcode.WITHDRAW,
+        Opcode.TELL_VIEW,
+        Opcode.HAND_OVER,
+    }
     repeatable = {kind.opcode for kind in REQUESTS.values() if kind.repeatable}
     assert set(REQUESTS) - repeatable == {
         Opcode.ADD,
