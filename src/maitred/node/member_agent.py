@@ -179,9 +179,9 @@ class MemberAgent:
 
     async def gone(self) -> None:
         """Enter the own death into the table, within a bounded time, and close."""
+        self._began = False  # the observer decides nothing more
         self._stop_turning()
-        await self._stop_tasks()
-        if self._entered and not self.dead.is_set():
+        if self._entered and not self.dead.is_set() and not self._closed:
             try:
                 async with asyncio.timeout(GONE_SECONDS):
                     await self._enter_death()
