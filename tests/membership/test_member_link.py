@@ -33,7 +33,7 @@ from maitred.simulation.store import DiskFaults, SimulatedDisk
 from maitred.simulation.world import World
 from maitred.surroundings import Surroundings
 from tests.membership.observing import member
-from tests.node.in_process import LOOPS, in_a_loop, until
+from tests.node.in_process import LOOPS, held_port, in_a_loop, until
 
 if TYPE_CHECKING:
     import ssl
@@ -273,7 +273,7 @@ class RealCluster:
         dial_tls: ssl.SSLContext | None = None,
     ) -> MemberAgent:
         self.number += 1
-        bound, shared = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+        bound, shared = held_port(), socket.create_server(("127.0.0.1", 0))
         self.sockets += [bound, shared]
         port = shared.getsockname()[1]
         me: ClusterMember = replace(
@@ -294,7 +294,6 @@ class RealCluster:
             placement="wrap",
             on_view=views.append,
             on_lease=lambda _: None,
-            listen_socket=bound,
             listen_tls=listen_tls,
             dial_tls=dial_tls,
         )

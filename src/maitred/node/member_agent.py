@@ -32,7 +32,6 @@ from maitred.node.member_listener import MemberListener
 from maitred.node.member_log import MemberLog
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import Any
@@ -86,14 +85,13 @@ class MemberAgent:
         on_view: Callable[[ClusterView], None],
         on_lease: Callable[[float], None],
         listen_host: str | None = None,
-        listen_socket: socket.socket | None = None,
         listen_tls: ssl.SSLContext | None = None,
         dial_tls: ssl.SSLContext | None = None,
     ) -> None:
         """`load` returns the load of the node (1 is a full core). `on_view` gets each view, with
         rising versions, and `on_lease` the moment of the boot clock until which the lease may be
-        trusted, 0 if this member is dead. The listener uses `listen_socket`, which stays open,
-        or `listen_host`, by default the announced one. The agent closes the table."""
+        trusted, 0 if this member is dead. The listener uses `listen_host`, by default the
+        announced one. The agent closes the table."""
         self.dead = asyncio.Event()
         """Set when other members declared this one dead, or a later start replaced it."""
         self._table = table
@@ -106,7 +104,6 @@ class MemberAgent:
         self._on_view = on_view
         self._on_lease = on_lease
         self._listen_host = me.host if listen_host is None else listen_host
-        self._listen_socket = listen_socket
         self._listen_tls = listen_tls
         self._dial_tls = dial_tls
         self._observer = Observer(me, settings)
@@ -182,9 +179,9 @@ class MemberAgent:
 
     async def gone(self) -> None:
         """Enter the own death into the table, within a bounded time, and close."""
+        self._began = False  # the observer decides nothing more
         self._stop_turning()
-        await self._stop_tasks()
-        if self._entered and not self.dead.is_set():
+        if self._entered and not self.dead.is_set() and not self._closed:
             try:
                 async with asyncio.timeout(GONE_SECONDS):
                     await self._enter_death()
@@ -237,9 +234,7 @@ class MemberAgent:
             member=self._me.id, cluster_secret=secret, random_bytes=random_bytes, desk=self
         )
         port = self._me.member_port
-        await self._listener.start(
-            self._listen_host, port, bound=self._listen_socket, tls=self._listen_tls
-        )
+        await self._listener.start(self._listen_host, port, self._listen_tls)
         for left in reversed(range(OWN_DIALS)):
             found = await dial(self._key, self._me, _ignore_end)
             if not isinstance(found, ProbeFailure):

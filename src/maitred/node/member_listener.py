@@ -23,7 +23,6 @@ from maitred.node.member_lines import (
 from maitred.security.cluster_proof import NONCE_BYTES, cluster_proof, is_proof
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable
 
@@ -138,25 +137,14 @@ class MemberListener:
         self._links: dict[ListenerEnd, None] = {}
         self._server: asyncio.Server | None = None
 
-    async def start(
-        self,
-        host: str,
-        port: int,
-        *,
-        bound: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """Listen there, or on a copy of a bound socket; raise `CannotStart` if that fails."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; raise `CannotStart` if the address cannot be used. The supervisor has reserved
+        the port with SO_REUSEPORT (`node/held_ports.py`)."""
         loop = asyncio.get_running_loop()
-
-        def made() -> ListenerEnd:
-            return ListenerEnd(self)
-
         try:
-            if bound is not None:
-                self._server = await loop.create_server(made, sock=bound.dup(), ssl=tls)
-            else:
-                self._server = await loop.create_server(made, host, port, ssl=tls, reuse_port=True)
+            self._server = await loop.create_server(
+                lambda: ListenerEnd(self), host, port, ssl=tls, reuse_port=True
+            )
         except OSError as problem:
             raise CannotStart(
                 f"The port for other nodes, {host}:{port}, cannot be used: {problem}.",
