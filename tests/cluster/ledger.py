@@ -70,6 +70,12 @@ class Ledger:
 
     def refresh(self) -> None:
         """Read what is new."""
+        self._entries += self.take()
+
+    def take(self) -> list[Entry]:
+        """Read and return what is new, and keep of it only which tasks were acknowledged, ran, or
+        failed: a run of hours would fill the memory otherwise."""
+        entries: list[Entry] = []
         for path in sorted(self.directory.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -78,13 +84,14 @@ class Ledger:
             self._read[path] = self._read.get(path, 0) + len(whole)
             for line in whole.splitlines():
                 entry = json.decode(line)
-                self._entries.append(entry)
+                entries.append(entry)
                 if entry["what"] == "ended":
                     self._ended.add(entry["n"])
                 elif entry["what"] == "acked":
                     self._acknowledged.add(entry["n"])
                 elif entry["what"] == "failed":
                     self._failed.append(entry)
+        return entries
 
     def entries(self, *kinds: str) -> list[Entry]:
         """All so far, of these kinds, by their times."""

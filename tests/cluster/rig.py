@@ -132,11 +132,11 @@ class RigNode:
     def log(self) -> Log:
         return self.running.errors
 
-    def start(self, *options: str, wait: bool = True) -> None:
+    def start(self, *options: str, wait: bool = True, as_json: bool = True) -> None:
         """Where it was the last time."""
         rig = self._rig
         self.ready = {}
-        words = ["up", "--json", "--store", rig.store, "--host", self.host.address,
+        words = ["up", *["--json"] * as_json, "--store", rig.store, "--host", self.host.address,
                  "--port", str(self.port), "--shards", str(rig.shards),
                  "--data", str(rig.directory / f"node-{self.number}"),
                  "--config", str(rig.settings), "--set", "gateway.enabled=false",
@@ -248,7 +248,8 @@ class Rig:
         child.process.wait(WAIT_SECONDS)
         child.output.wait_for_end()
         text = str(child.output)
-        return json.loads(text) if child.process.returncode == 0 else None
+        # The status tells of trouble, such as a late heartbeat, and the answer is there.
+        return json.loads(text) if text else None
 
     def members(self, node: RigNode | None = None) -> dict[str, dict[str, Any]] | None:
         """The members by address, as `maitred admin cluster` tells them."""
@@ -291,6 +292,14 @@ class Rig:
         producer = self.program(name, self.users, command, MAITRED_URL=url or self.url)
         producer.output.wait_for("ready", seconds=WAIT_SECONDS)
         return producer
+
+    def wait_for_acknowledged(self, count: int) -> None:
+        """Until producers were told of so many tasks that they are safe."""
+        wait_until(
+            lambda: len(self.ledger.acknowledged) >= count,
+            f"{count} tasks were acknowledged",
+            WAIT_SECONDS,
+        )
 
     def start_watcher(self) -> Child:
         """It writes down the views of all shards."""

@@ -38,12 +38,14 @@ async def _watch_once(address: str, book: Book) -> None:
         writer.write(startup())
         await _frame(reader)
         writer.write(register(cql.VIEW))
+    pushed = False  # the first one tells what the shard has, and the next ones are news
     try:
         while True:
             opcode, body = await _frame(reader)
             if opcode == Opcode.EVENT and cql.decode_event(body) == cql.VIEW:
                 view = decode_view(cql.decode_view(body))
-                book.note("view", seen_by=address, **view_entry(view))
+                book.note("view", seen_by=address, pushed=pushed, **view_entry(view))
+                pushed = True
     finally:
         writer.close()
 
