@@ -17,4 +17,6 @@ requests at a fixed rate to many queues, whether earlier ones were answered or n
 
 `python -m benchmarks.cluster faults --faults 300` does not measure: it kills, freezes, drains and
 cuts at random, and then says what was lost and which tasks ran again for no reason.
+
+`python -m benchmarks.cluster failover` lets the primary of a PostgreSQL with Patroni fail.
 """

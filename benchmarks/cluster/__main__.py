@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import cpu, faults
+from benchmarks.cluster import cpu, failover, faults
 from benchmarks.cluster.disturbances import Disturbed, Disturber
 from benchmarks.cluster.pictures import draw
 from benchmarks.cluster.stage import cluster
@@ -199,7 +199,12 @@ def main() -> int:
     random_faults.add_argument("--shards", type=int, default=1)
     random_faults.add_argument("--loopback", action="store_true", help="cut nothing")
     random_faults.add_argument("--kind", action="append", default=[], help="only this kind")
+    failing = commands.add_parser("failover", help="a PostgreSQL that fails over")
+    failing.add_argument("--rounds", type=int, default=3)
+    failing.add_argument("--kind", action="append", default=[], choices=failover.KINDS)
     chosen = parser.parse_args()
+    if chosen.command == "failover":
+        return failover.main(rounds=chosen.rounds, kinds=tuple(chosen.kind))
     if chosen.command == "faults":
         return faults.run(
             faults=chosen.faults,
