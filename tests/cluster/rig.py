@@ -132,12 +132,18 @@ class RigNode:
     def log(self) -> Log:
         return self.running.errors
 
-    def start(self, *options: str, wait: bool = True, as_json: bool = True) -> None:
+    def start(
+        self,
+        *options: str,
+        wait: bool = True,
+        as_json: bool = True,
+        store: str | None = None,
+    ) -> None:
         """Where it was the last time."""
         rig = self._rig
         self.ready = {}
-        words = ["up", *["--json"] * as_json, "--store", rig.store, "--host", self.host.address,
-                 "--port", str(self.port), "--shards", str(rig.shards),
+        words = ["up", *["--json"] * as_json, "--store", store or rig.store,
+                 "--host", self.host.address, "--port", str(self.port), "--shards", str(rig.shards),
                  "--data", str(rig.directory / f"node-{self.number}"),
                  "--config", str(rig.settings), "--set", "gateway.enabled=false",
                  "--log-format", "json", *options]  # fmt: skip
