@@ -92,10 +92,11 @@ class Failover:
         """One failover."""
         rig, patroni = self._rig, self._patroni
         patroni.wait_until_whole()
-        rig.wait_for_members(len(rig.nodes))
-        time.sleep(SETTLE_SECONDS)
         primary = patroni.primary()
         assert primary is not None
+        rig.nearby = primary.nearby
+        rig.wait_for_members(len(rig.nodes))
+        time.sleep(SETTLE_SECONDS)
         members = rig.members()
         victims = [node.address for node in rig.nodes]
         rig.book.note("fault", id=self._faults, kind="failover", victims=victims)
@@ -113,11 +114,12 @@ class Failover:
         acknowledged = self._acknowledged_after(accepted)
         assert acknowledged is not None
         undo()
+        rig.nearby = self._nearby_primary()
         rig.book.note("healed", id=self._faults)
         self._faults += 1
         self.late.setdefault(kind, []).append(acknowledged - accepted)
-        is_same = {name: one["id"] for name, one in (members or {}).items()} == {
-            name: one["id"] for name, one in (rig.members() or {}).items()
+        is_same = {name: one["id"] for name, one in members.items()} == {
+            name: one["id"] for name, one in rig.members().items()
         }
         print(
             f"{kind}: the new primary commits after {accepted - at:.2f} s, and a node "
@@ -126,6 +128,12 @@ class Failover:
             f"{len(rig.ledger.failed)} failed requests so far",
             flush=True,
         )
+
+    def _nearby_primary(self) -> str:
+        wait_until(lambda: self._patroni.primary() is not None, "a primary", FAILED_OVER_SECONDS)
+        primary = self._patroni.primary()
+        assert primary is not None
+        return primary.nearby
 
     def _acknowledged_after(self, at: float) -> float | None:
         """When a task of an unserved queue, sent after the fault, was acknowledged."""
@@ -187,6 +195,9 @@ def run(*, rounds: int, kinds: tuple[str, ...] = ()) -> tuple[list[Result], bool
                 afresh=True,
             ) as rig,
         ):
+            primary = patroni.primary()
+            assert primary is not None
+            rig.nearby = primary.nearby
             rig.start_nodes(3)
             rig.start_watcher()
             served = [word for number in range(SERVED) for word in ("--queue", f"q{number}")]

@@ -54,6 +54,7 @@ def cluster(
                 queues=queues,
                 node_settings=SETTINGS.format(partitions=partitions),
                 worker_options=("--slots", "32"),
+                nearby=database.nearby,
                 afresh=True,
             ) as rig,
         ):

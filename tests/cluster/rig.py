@@ -13,6 +13,7 @@ short. In namespaces, and with `afresh`, they are new interpreters, as users sta
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import msgspec
 
 from tests.cli.running import FORKS, MAITRED
@@ -199,6 +201,8 @@ class Rig:
     shards: int = 1
     queues: int = 6
     node_settings: str = ""
+    nearby: str = ""
+    """Where this process reaches the store; empty: where the nodes do."""
     worker_options: tuple[str, ...] = ("--slots", "8")
     afresh: bool = False
 
@@ -257,19 +261,33 @@ class Rig:
         # The status tells of trouble, such as a late heartbeat, and the answer is there.
         return json.loads(text) if text else None
 
-    def members(self, node: RigNode | None = None) -> dict[str, dict[str, Any]] | None:
-        """The members by address, as `maitred admin cluster` tells them."""
+    def members(self, node: RigNode | None = None) -> dict[str, dict[str, Any]]:
+        """The members by address: as `maitred admin cluster` tells them that asks this node, or as
+        the table in the database has them. Empty if nobody answers."""
+        if node is None:
+            return asyncio.run(self._stored_members())
         told = self.admin("cluster", node=node)
-        return None if told is None else {one["address"]: one for one in told["members"]}
+        return {} if told is None else {one["address"]: one for one in told["members"]}
+
+    async def _stored_members(self) -> dict[str, dict[str, Any]]:
+        try:
+            connection = await asyncpg.connect(self.nearby or self.store, timeout=WAIT_SECONDS)
+        except (OSError, asyncpg.PostgresError):  # it fails over
+            return {}
+        try:
+            rows = await connection.fetch(
+                "SELECT host, port, id, state FROM maitred.members WHERE state <> 'dead'"
+            )
+        finally:
+            await connection.close()
+        return {f"{row['host']}:{row['port']}": dict(row) for row in rows}
 
     def wait_for_members(self, active: int, *, node: RigNode | None = None) -> None:
         """Wait until the cluster has so many active members, and no others."""
 
         def found() -> bool:
-            members = self.members(node)
-            if members is None:
-                return False
-            return [one["state"] for one in members.values()] == ["active"] * active
+            states = [one["state"] for one in self.members(node).values()]
+            return states == ["active"] * active
 
         wait_until(found, f"{active} active members; now {self.members(node)}", WAIT_SECONDS)
 

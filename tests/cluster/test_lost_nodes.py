@@ -49,7 +49,7 @@ def logs(rig: Rig) -> str:
 
 def id_of(rig: Rig, node: RigNode, *, asking: RigNode) -> str | None:
     """The id of the active member at the node's address."""
-    member: dict[str, Any] = (rig.members(asking) or {}).get(node.address, {})
+    member: dict[str, Any] = rig.members(asking).get(node.address, {})
     return member["id"] if member.get("state") == "active" else None
 
 

@@ -53,7 +53,7 @@ def test_two_nodes_announce_one_address(rig: Rig) -> None:
 def test_another_cluster_in_the_same_database(rig: Rig) -> None:
     said = refused(rig, "--set", "cluster.name=other")
     assert "belongs to another cluster" in said
-    assert rig.nodes[0].address in said
+    assert "alive: maitred" in said
     assert "[cannot-start]" in said
 
 
@@ -100,4 +100,4 @@ def test_a_node_that_comes_back_to_its_address(rig: Rig) -> None:
     first = rig.nodes[0]
     first.kill()
     first.start()
-    wait_until(lambda: len(rig.members() or ()) == 1, "one member")
+    wait_until(lambda: len(rig.members()) == 1, "one member")
