@@ -75,7 +75,6 @@ class Disturber:
         self._rig = rig
         self._fresh = [f"q{number}" for number in range(queues)]
         self._old = [f"q{number}" for number in range(queues, queues + backlog)]
-        self._view: Entry = {}
         self._taken: list[Entry] = []
 
     def run(self, name: str, times: int, seconds: float) -> Disturbed:
@@ -154,17 +153,13 @@ class Disturber:
         self._taken = []
 
     def _take(self) -> None:
-        fresh = self._rig.ledger.take()
-        for entry in fresh:
-            if entry["what"] == "view" and entry["version"] >= self._view.get("version", 0):
-                self._view = entry
-        self._taken += fresh
+        self._taken += self._rig.ledger.take()
 
     def _judge(
         self, found: Disturbed, address: str, times: tuple[float, float, float, float]
     ) -> None:
         start, at, until, back = times
-        view = self._view
+        view = self._rig.ledger.view  # as it was when the windows began
         self._take()
         timeline = Timeline.of(self._taken)
         owner = owners(view, [*self._fresh, *self._old])

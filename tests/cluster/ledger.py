@@ -67,6 +67,8 @@ class Ledger:
         self._ended: set[int] = set()
         self._acknowledged: set[int] = set()
         self._failed: list[Entry] = []
+        self.view: Entry = {}
+        """The newest view that was read."""
 
     def refresh(self) -> None:
         """Read what is new."""
@@ -91,6 +93,8 @@ class Ledger:
                     self._acknowledged.add(entry["n"])
                 elif entry["what"] == "failed":
                     self._failed.append(entry)
+                elif entry["what"] == "view" and entry["version"] >= self.view.get("version", 0):
+                    self.view = entry
         return entries
 
     def entries(self, *kinds: str) -> list[Entry]:

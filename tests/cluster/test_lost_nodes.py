@@ -64,7 +64,7 @@ def test_all_queues_go_on_without_a_killed_node(tmp_path: Path, store: str) -> N
         rig.book.note("fault", id=0, kind="kill", victims=[victim.address])
         victim.kill()
         served_everywhere(rig)
-        rig.wait_for_members(2, node=rig.nodes[1])
+        rig.wait_for_members(2)
         served_everywhere(rig)
         verdict = finished(rig, producer)
         assert verdict.is_clean, f"{verdict}\n{logs(rig)}"
