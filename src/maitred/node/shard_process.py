@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import CannotStart, StoreUnavailable
 from maitred.logs import logger
+from maitred.node.cluster_requests import ClusterRequests
 from maitred.node.control import Ready, Start
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_membership import node_tls
@@ -25,11 +26,12 @@ from maitred.node.shard import Shard
 from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
-from maitred.store.engines import open_store
+from maitred.store.engines import open_membership, open_store
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
+    from maitred.node.cluster_requests import OperatorsTable
     from maitred.store.interface import Store
 
 
@@ -72,6 +74,8 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         return FINISHED  # stopped before the shard had any request
     store = opening.result()
     shard.keep_tasks(store)
+    operators = _operators_requests(start, shard, store, surroundings, log)
+    shard.serve(operators.requests)
     try:
         await shard.start()
     except OSError as problem:
@@ -81,12 +85,33 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
     if is_orphan:
         log.warning("the supervisor has ended; stopping")
     finished = await shard.drain()
+    operators.close()
     if audit is not None:
         await audit.close()
     await store.close()
     if is_orphan:
         _remove_peer_path(start)
     return FINISHED if finished else CUT_OFF
+
+
+def _operators_requests(
+    start: Start, shard: Shard, store: Store, surroundings: Surroundings, log: Logger
+) -> ClusterRequests:
+    """Return the part that tells operators of the cluster. It connects to the membership table for
+    each request, which are few."""
+    settings = start.settings
+
+    async def open_members() -> OperatorsTable:
+        return await open_membership(settings.store or "", settings.cluster.name, log)
+
+    return ClusterRequests(
+        shard,
+        store,
+        settings.cluster,
+        log,
+        wall_clock=surroundings.wall_clock,
+        open_members=open_members if start.place.member else None,
+    )
 
 
 async def _open_store(start: Start, log: Logger) -> Store:
