@@ -55,7 +55,7 @@ def test_nodes_with_one_store_are_a_cluster(tmp_path: Path, store: str) -> None:
             for number in range(QUEUES)
             for partition in rig.admin("queue", "describe", f"shop/q{number}")["partitions"]
         }
-        assert owners <= {node.address for node in rig.nodes}
+        assert owners <= {node.ready["node"] for node in rig.nodes}
         assert len(owners) > 1, "all queues are at one node"
 
 
