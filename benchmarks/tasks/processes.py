@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 STARTED_WITHIN = 30
@@ -60,11 +60,7 @@ class Started:
 
     def cpu_seconds(self) -> float:
         """What all of them have spent on the CPU, to the nanosecond."""
-        spent = 0.0
-        for pid in self.pids():
-            with suppress(OSError):  # it has ended meanwhile
-                spent += time.clock_gettime(_cpu_clock(pid))
-        return spent
+        return session_cpu_seconds((self.process.pid,))
 
     def memory_bytes(self) -> int:
         """What all of them have in memory."""
@@ -89,6 +85,16 @@ class Started:
                 time.sleep(0.02)
             if not self.pids():
                 break
+
+
+def session_cpu_seconds(sessions: Collection[int]) -> float:
+    """The CPU time of all processes of these sessions that still run, in seconds."""
+    spent = 0.0
+    for pid, fields in _stats():
+        if int(fields[3]) in sessions:
+            with suppress(OSError):  # it has ended meanwhile
+                spent += time.clock_gettime(_cpu_clock(pid))
+    return spent
 
 
 def _cpu_clock(pid: int) -> int:

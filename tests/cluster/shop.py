@@ -1,0 +1,62 @@
+"""The app that the workers of a rig serve; its handlers write down each run.
+
+Environment: `CLUSTER_LEDGER` is the ledger's directory, `CLUSTER_QUEUES` the number of queues.
+Queue `q3` has tasks, `ask3` has queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import maitred
+from tests.cluster.ledger import LEDGER_VARIABLE, NAMESPACE, Book
+
+if TYPE_CHECKING:
+    from typing import Any
+
+QUEUES_VARIABLE = "CLUSTER_QUEUES"
+MANY = 1_000
+"""Retries, for tasks that are to outlive any number of lost workers and nodes."""
+
+app = maitred.App(NAMESPACE)
+_books: dict[int, Book] = {}
+
+
+def book() -> Book:
+    """This process's; a fork has another one."""
+    if os.getpid() not in _books:
+        _books[os.getpid()] = Book(os.environ[LEDGER_VARIABLE], "worker")
+    return _books[os.getpid()]
+
+
+async def work(n: int, seconds: float = 0.0) -> int:
+    """Run a task."""
+    attempt = maitred.current()
+    about = {"n": n, "attempt": attempt.number, "pid": os.getpid(), "task": str(attempt.task_id)}
+    book().note("began", **about)
+    if seconds:
+        await asyncio.sleep(seconds)
+    book().note("ended", **about)
+    return n
+
+
+async def answer(n: int, seconds: float = 0.0) -> int:
+    """Answer a query."""
+    if seconds:
+        await asyncio.sleep(seconds)
+    return 2 * n
+
+
+def handlers(count: int) -> tuple[list[Any], list[Any]]:
+    """The handlers of tasks, and those of queries, one of each per queue."""
+    tasks = [
+        app.handler(f"q{number}", retries=MANY, backoff=(0.05, 0.2), retention=600)(work)
+        for number in range(count)
+    ]
+    queries = [app.handler(f"ask{number}")(answer) for number in range(count)]
+    return tasks, queries
+
+
+TASKS_OF, QUERIES_OF = handlers(int(os.environ.get(QUEUES_VARIABLE, "6")))
