@@ -270,10 +270,6 @@ class Shard(RequestPlacement):
         self._partitions.stored.begin()
         return self._partitions
 
-    def serve(self, requests: RequestTable) -> None:
-        """Serve the requests of one more part."""
-        self._table.include(requests)
-
     async def start(self) -> None:
         """Listen; raise `OSError` if an address cannot be bound."""
         place = self.place
