@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.query_limits import Limit
-    from maitred.node.shard_services import CountingShard
+    from maitred.node.shard_services import ClusterShard
 
     Taken = Callable[[list[bytes]], None]
     """Called with the permits that were taken."""
@@ -32,7 +32,7 @@ class PermitCounting(Protocol):
     """The permits of a shard: those that it holds, and those that it counts."""
 
     @property
-    def shard(self) -> CountingShard:
+    def shard(self) -> ClusterShard:
         """The shard."""
 
     def ask(

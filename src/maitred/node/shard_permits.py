@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.permit_taking import Taken
     from maitred.node.query_limits import Limit
-    from maitred.node.shard_services import CountingShard
+    from maitred.node.shard_services import ClusterShard
     from maitred.surroundings import Surroundings
 
     Verify = Callable[[bytes, bytes], bool]
@@ -105,7 +105,7 @@ class ShardPermits:
     """Counts permits at one shard: those of the names that it counts for the node, and those that
     it holds itself."""
 
-    def __init__(self, shard: CountingShard, surroundings: Surroundings) -> None:
+    def __init__(self, shard: ClusterShard, surroundings: Surroundings) -> None:
         self.shard = shard
         self._loop = shard.loop
         self._secret = surroundings.secret

@@ -63,8 +63,8 @@ class PlacedShard(ShardRunner, Protocol):
         """The shard's place in the node."""
 
 
-class AskingShard(PlacedShard, Protocol):
-    """The shard as parts use it that ask other shards."""
+class ClusterShard(PlacedShard, Protocol):
+    """The shard as parts use it that follow the cluster, and ask other shards."""
 
     @property
     def number(self) -> int:
@@ -76,10 +76,6 @@ class AskingShard(PlacedShard, Protocol):
         """Send a request of this shard to the shard that it belongs to, perhaps this one, or to the
         one with this owner number. `done` is called once, with the answer or an error, and never
         before this has returned."""
-
-
-class ClusterShard(AskingShard, Protocol):
-    """The shard as parts use it that follow the cluster."""
 
     @property
     def owners(self) -> Owners:
@@ -107,10 +103,6 @@ class ClusterShard(AskingShard, Protocol):
 
     def owner_name(self, owner: int) -> str:
         """Return the name of a shard for people, by its owner number."""
-
-
-class CountingShard(ClusterShard, AskingShard, Protocol):
-    """The shard as the permits that it counts and holds use it."""
 
 
 class PartitionShard(ClusterShard, ConfiguredShard, DriverShell, Protocol):
