@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from maitred.errors import DeadlineExceeded, MaitredError, NotOwner, Unavailable
+from maitred.errors import DeadlineExceeded, MaitredError, NotOwner
 from maitred.membership.homes import ClusterHomes
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.node.deferred_reply import HeldHere
@@ -40,7 +40,7 @@ LATENCY_SECONDS = 0.001
 class Call:
     """A request on its way to a shard, which may be that of another member."""
 
-    def __init__(self, town: Town, target: MemberShard, message: AnyRequest, done: Done) -> None:
+    def __init__(self, town: Town, target: TownShard, message: AnyRequest, done: Done) -> None:
         self._town = town
         self._target = target
         self._message = message
@@ -82,7 +82,7 @@ class Call:
             self._held.recall()
 
 
-class MemberShard(Shard):
+class TownShard(Shard):
     """A shard whose network is the town."""
 
     def __init__(self, town: Town, member: ClusterMember, number: int) -> None:
@@ -108,49 +108,18 @@ class MemberShard(Shard):
         self.store = SimulatedStore(town.disk, f"{member.id}/{number}")
         self.partitions: Partitions = self.keep_tasks(self.store)
 
-    def adopt(self, view: ClusterView) -> None:
-        before, self.view = self.view, view
-        self._homes = ClusterHomes(view)
-        self.settled.clear()
-        for listener in self.view_listeners:
-            listener(before, view)
-
     def trusted(self) -> bool:
         return self.lasts
 
-    def owner_of(self, message: AnyRequest) -> int:
-        if not isinstance(message, PartitionRequest):
-            return self.number
-        if self.view is None:
-            raise Unavailable("The node is joining the cluster.")
-        address = (message.namespace, message.queue, message.queue_type, message.partition)
-        home = self._homes.home(address, self._wall_clock())
-        return self.owner_number(home.member.id, home.shard)
-
-    def moves_at(self, key: Any) -> float:  # noqa: ANN401
-        return self._homes.home(key, self._wall_clock()).until
-
-    def owner_number(self, member_id: str, shard: int) -> int:
-        if member_id == self.place.member:
-            return shard
-        return 100 + self.town.numbers.setdefault((member_id, shard), len(self.town.numbers))
-
     def ask(
-        self, message: AnyRequest, seconds: float, done: Done, *, owner: int | None = None
+        self, message: AnyRequest, seconds: float, done: Done, owner: int | None = None
     ) -> ShardQuestion:
         number = self.owner_of(message) if owner is None else owner
         message.timeout_milliseconds = int(seconds * 1000)
-        target = self._shard_of(number)
-        call = Call(self.town, target, message, done)
+        call = Call(self.town, self.town.shards[self.owners.owner(number)], message, done)
         late = DeadlineExceeded("The other shard did not answer in time.")
         self.loop.call_later(seconds, call.end, late)
         return call
-
-    def _shard_of(self, number: int) -> MemberShard:
-        if number < 100:
-            return self.town.shards[self.place.member, number]
-        names = {at: which for which, at in self.town.numbers.items()}
-        return self.town.shards[names[number - 100]]
 
     @property
     def holds(self) -> list[tuple[str, int]]:
@@ -166,8 +135,7 @@ class Town:
         self.loop = asyncio.get_running_loop()
         self.settings = Node(queues={"*": Queue(**{"recovery_seconds": 3.0, **queue})})
         self.disk = SimulatedDisk(world.random("disk"))
-        self.numbers: dict[tuple[str, int], int] = {}
-        self.shards: dict[tuple[str, int], MemberShard] = {}
+        self.shards: dict[tuple[str, int], TownShard] = {}
         self.members = {
             name: ClusterMember(
                 id=f"{at:016x}",
@@ -185,7 +153,7 @@ class Town:
         self.view: ClusterView | None = None
         for member in self.members.values():
             for number in range(shards):
-                self.shards[member.id, number] = MemberShard(self, member, number)
+                self.shards[member.id, number] = TownShard(self, member, number)
 
     def states(self, *, told: str | None = None, spread_batch: str = "0", **states: str) -> None:
         """Change the states of members; tell all shards, or those of the members that are named.
@@ -203,12 +171,12 @@ class Town:
                 for shard in self.of(name):
                     shard.adopt(self.view)
 
-    def of(self, name: str) -> list[MemberShard]:
+    def of(self, name: str) -> list[TownShard]:
         """Return the shards of a member."""
         id_ = self.members[name].id
         return [shard for (owner, _), shard in self.shards.items() if owner == id_]
 
-    def owner(self, queue: str, partition: int = 0) -> MemberShard:
+    def owner(self, queue: str, partition: int = 0) -> TownShard:
         """Return the shard that owns the partition by the last view."""
         assert self.view is not None
         home = ClusterHomes(self.view).home(("shop", queue, 1, partition), self.wall_clock())
@@ -223,7 +191,7 @@ class Town:
         return next(one for one in found if self.owner(one).place.host == name)
 
     def begin(
-        self, message: AnyRequest, at: MemberShard | None = None, seconds: float = 20.0
+        self, message: AnyRequest, at: TownShard | None = None, seconds: float = 20.0
     ) -> asyncio.Future[Any]:
         """Send a request to its owner, or to that shard; the future gets the answer or error."""
         assert isinstance(message, PartitionRequest)
@@ -238,7 +206,7 @@ class Town:
         Call(self, shard, message, done)
         return future
 
-    async def ask(self, message: AnyRequest, at: MemberShard | None = None) -> Any:  # noqa: ANN401
+    async def ask(self, message: AnyRequest, at: TownShard | None = None) -> Any:  # noqa: ANN401
         async with asyncio.timeout(20.0):
             outcome = await self.begin(message, at)
         if isinstance(outcome, MaitredError):

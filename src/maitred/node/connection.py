@@ -38,10 +38,17 @@ if TYPE_CHECKING:
 
 
 ALSO_WHILE_DRAINING: Final = frozenset(
-    {Opcode.STATUS, Opcode.FINISH, Opcode.RELAY, Opcode.FETCH, Opcode.DELIVER}
+    {
+        Opcode.STATUS,
+        Opcode.FINISH,
+        Opcode.RELAY,
+        Opcode.FETCH,
+        Opcode.DELIVER,
+        Opcode.HAND_OVER,
+    }
 )
-"""The requests that a draining node still serves: its status, the ends of tasks, relayed
-queries."""
+"""The requests that a draining node still serves: its status, the ends of tasks, relayed queries,
+and handovers of partitions."""
 
 
 class NodeConnection(Handshake):
