@@ -187,6 +187,24 @@ async def test_a_sender_that_owns_it_by_the_newer_view_serves_it(tmp_path: Path)
 
 
 @in_a_loop
+async def test_a_node_that_stops_tells_who_is_next(tmp_path: Path) -> None:
+    """A sender with an old view is sent on, not refused."""
+    async with cluster(tmp_path, 2) as there:
+        queue = there.queue_of(1)
+        client = await there.nodes[0].ready()
+        await client.ask(echo(queue))
+        there.adopt(there.view(2, states={1: MemberState.DRAINING}), 1)
+        there.shard(1).draining = True
+        assert home_in(await client.ask(echo(queue))) is None
+        assert there.shard(0).view_version == 2
+        # It still hears of views, and refuses what it would own.
+        there.adopt(there.view(3), 0)
+        problem = error_in(await client.ask(echo(queue)))
+        assert problem.code == "draining"
+        assert there.shard(1).view_version == 3
+
+
+@in_a_loop
 async def test_a_receiver_with_an_old_view_is_told_the_new_one_first(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as there:
         there.adopt(there.view(2, states={1: MemberState.DRAINING}))

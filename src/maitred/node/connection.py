@@ -45,10 +45,11 @@ ALSO_WHILE_DRAINING: Final = frozenset(
         Opcode.FETCH,
         Opcode.DELIVER,
         Opcode.HAND_OVER,
+        Opcode.TELL_VIEW,
     }
 )
 """The requests that a draining node still serves: its status, the ends of tasks, relayed queries,
-and handovers of partitions."""
+handovers of partitions, and views of the cluster."""
 
 
 class NodeConnection(Handshake):
@@ -106,6 +107,8 @@ class NodeConnection(Handshake):
         if now >= deadline:
             raise expired()
         if shard.draining and opcode not in ALSO_WHILE_DRAINING:
+            if self._peer and owner != shard.number:
+                self._check_owner(message)  # the next owner serves it
             raise Draining("The node is stopping.", remedy="Ask another node, or again later.")
         size = len(body)
         if shard.under_way_bytes + size > shard.limits.under_way_bytes:

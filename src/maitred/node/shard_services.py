@@ -64,7 +64,7 @@ class PlacedShard(ShardRunner, Protocol):
 
 
 class ClusterShard(PlacedShard, Protocol):
-    """The shard as parts use it that ask other shards, perhaps those of other nodes."""
+    """The shard as parts use it that follow the cluster, and ask other shards."""
 
     @property
     def number(self) -> int:
