@@ -146,7 +146,7 @@ def test_a_challenge_of_the_wrong_length_is_refused() -> None:
     login = ClusterLogin(SECRET, "gateway", bytes)
     for challenge in (b"", b"B" * NONCE_BYTES, b"B" * 100):
         with pytest.raises(Unauthenticated):
-            login.answer(login.nonce(), challenge, MEMBER)
+            login.begin(MEMBER).answer(challenge)
 
 
 def _start(settings: Node, secret: bytes = SECRET) -> StartGateway:

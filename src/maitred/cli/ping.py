@@ -17,7 +17,7 @@ from maitred.cli.address import node_options
 from maitred.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from maitred.cli.address import AskedNode
     from maitred.client.client import AsyncClient, NodeView
@@ -75,17 +75,21 @@ async def _ping(
 ) -> list[PingResult]:
     import asyncio
 
+    await client.members_known(seconds)
     try:
         # An echo over the connection of another shard is forwarded, which is not to be measured.
         async with asyncio.timeout(seconds):
             await client.covered()
     except TimeoutError:
         pass  # shards that cannot be reached are reported below
-    found = [
-        await _echo(client, target, namespace, count)
-        for target in targets(client.nodes(), namespace, time.time())
-    ]
-    silent = [view for view in client.nodes() if view.node is None]
+    nodes = client.nodes()
+    known = (
+        targets_in_cluster(nodes, client.place, namespace)
+        if client.clustered
+        else targets(nodes, namespace, time.time())
+    )
+    found = [await _echo(client, target, namespace, count) for target in known]
+    silent = [view for view in nodes if view.node is None]
     return found + [
         PingResult(PingTarget(view.address, -1, ""), [], view.problem or "It does not answer.")
         for view in silent
@@ -137,6 +141,25 @@ def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[P
         node = place(ring, home.queue, 0, home.batch_size).node
         if node in homes:
             found.setdefault((node, homes[node].home(partition, now).shard), queue)
+    for node, shard in wanted:
+        if (node, shard) in found:
+            yield PingTarget(node, shard, found[node, shard])
+
+
+def targets_in_cluster(
+    nodes: Sequence[NodeView],
+    place: Callable[[tuple[str, str, int, int]], tuple[str, int, float]],
+    namespace: str,
+) -> Iterator[PingTarget]:
+    """Yield a queue for every shard of every node that owns partitions, in their order."""
+    wanted = [(view.address, shard) for view in nodes for shard in range(view.shards)]
+    found: dict[tuple[str, int], str] = {}
+    for number in range(NAMES_PER_SHARD * len(wanted)):
+        if len(found) == len(wanted):
+            break
+        queue = f"ping-{number}"
+        node, shard, _ = place((namespace, queue, 1, 0))
+        found.setdefault((node, shard), queue)
     for node, shard in wanted:
         if (node, shard) in found:
             yield PingTarget(node, shard, found[node, shard])

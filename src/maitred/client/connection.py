@@ -31,7 +31,7 @@ from maitred.protocol import cluster, cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
 from maitred.protocol.frames import HANDSHAKE_FRAME_BYTES, STREAMS_MAX, Frame, Opcode
 from maitred.protocol.messages import encode
-from maitred.protocol.notation import Reader, blob
+from maitred.protocol.notation import Reader
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.wire.caller import Caller, error_of
 
@@ -181,10 +181,11 @@ class Connection(Caller):
         asked = answer.opcode == Opcode.AUTHENTICATE and Reader(answer.body).string()
         if asked != cql.CLUSTER_AUTHENTICATOR:
             raise Unauthenticated("The node does not ask for the proof of a cluster.")
-        nonce = credentials.nonce()
-        frame = await self._exchange(Opcode.AUTH_RESPONSE, blob(nonce), Opcode.AUTH_CHALLENGE)
-        proof = credentials.answer(nonce, Reader(frame.body).blob() or b"", member)
-        await self._exchange(Opcode.AUTH_RESPONSE, blob(proof), Opcode.AUTH_SUCCESS)
+        proof = credentials.begin(member)
+        response, asked_next = cql.encode_token(proof.nonce), Opcode.AUTH_CHALLENGE
+        frame = await self._exchange(Opcode.AUTH_RESPONSE, response, asked_next)
+        shown = proof.answer(cql.decode_token(frame.body))
+        await self._exchange(Opcode.AUTH_RESPONSE, cql.encode_token(shown), Opcode.AUTH_SUCCESS)
 
     async def _authenticate(self, credentials: Credentials | TokenFile | None) -> None:
         if credentials is None:

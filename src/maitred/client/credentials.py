@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.errors import Unauthenticated
-from maitred.security.cluster_proof import NONCE_BYTES, PROOF_BYTES, cluster_proof, is_proof
+from maitred.security.cluster_proof import NONCE_BYTES, DiallerProof
 from maitred.security.tokens import TOKEN_USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from maitred.security.cluster_proof import Direction
 
 
 class Credentials(NamedTuple):
@@ -76,32 +74,9 @@ class ClusterLogin(NamedTuple):
     def __repr__(self) -> str:
         return f"ClusterLogin(role={self.role!r}, secret='***')"
 
-    def nonce(self) -> bytes:
-        """Return the first message of the exchange."""
-        return self.random(NONCE_BYTES)
-
-    def answer(self, nonce: bytes, challenge: bytes, member: str) -> bytes:
-        """Return the proof that answers the node's challenge, which has its nonce and its own
-        proof; raise `Unauthenticated` unless the node proves to be this member of the cluster."""
-        theirs, shown = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]
-        if len(shown) != PROOF_BYTES or not is_proof(
-            shown, self._proof("listener", nonce, theirs, member)
-        ):
-            raise Unauthenticated(
-                f"The node does not prove that it is the member {member} of this cluster.",
-                remedy="It may have been started again since; the next view of the cluster tells.",
-            )
-        return self._proof("dialler", nonce, theirs, member)
-
-    def _proof(self, direction: Direction, ours: bytes, theirs: bytes, member: str) -> bytes:
-        return cluster_proof(
-            self.secret,
-            direction,
-            dialler_nonce=ours,
-            listener_nonce=theirs,
-            role=self.role,
-            listener=member,
-        )
+    def begin(self, member: str) -> DiallerProof:
+        """Begin the exchange of proofs with this member of the cluster."""
+        return DiallerProof(self.secret, self.random(NONCE_BYTES), self.role, member)
 
 
 AnyCredentials = Credentials | TokenFile | ClusterLogin
