@@ -5,8 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
+from maitred.logs import silent
 from maitred.simulation.member_table import SimulatedMembers, SimulatedMemberTable
 from maitred.simulation.store import DiskFaults, SimulatedDisk
+from maitred.store.postgres_members import open_members
 
 if TYPE_CHECKING:
     from maitred.membership.table import MembershipTable
@@ -31,5 +33,9 @@ class SimulatedTables:
         return SimulatedMemberTable(self.members, self.disk)
 
 
-ENGINES: dict[str, type[TableEngine]] = {"simulated": SimulatedTables}
-"""Another engine is added here, or given to the fixture `tables` of test_table.py."""
+class PostgresTables:
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    async def open(self) -> MembershipTable:
+        return await open_members(self.location, "maitred", silent())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from maitred.errors import CannotStart
+from maitred.errors import CannotStart, StoreUnavailable
 from maitred.membership.view import ClusterMember, MemberState
 from maitred.node.member_agent import MemberAgent
 from maitred.settings import ClusterSettings
@@ -21,6 +21,7 @@ from tests.node.in_process import RecordedLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from maitred.membership.table import TableState
     from maitred.membership.view import ClusterView
     from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
@@ -49,7 +50,7 @@ class SimulatedMember:
     views: list[ClusterView] = field(default_factory=list)
     leases: list[float] = field(default_factory=list)
     log: AgentLog = field(default_factory=AgentLog)
-    problem: CannotStart | None = None
+    problem: CannotStart | StoreUnavailable | None = None
     joined_at: float | None = None
 
     @property
@@ -114,7 +115,7 @@ class SimulatedCluster:
             )
             try:
                 view = await agent.join()
-            except CannotStart as problem:
+            except (CannotStart, StoreUnavailable) as problem:
                 node.problem = problem
                 return
             assert view == agent.view
@@ -261,6 +262,21 @@ async def test_a_restarted_node_replaces_its_earlier_start(cluster: SimulatedClu
     assert a.names == again.names == {"a": "active", "b": "active"}
     reasons = [line["reason"] for line in a.log.of("member is gone")]
     assert reasons == ["a later start of the node announced its address"]
+
+
+class PatientTable(SimulatedMemberTable):
+    """Watches another node at the address of a joining one for a while, as PostgreSQL's does."""
+
+    async def join(self, member: ClusterMember, spread_batch: str, placement: str) -> TableState:
+        await asyncio.sleep(4.0)
+        return await super().join(member, spread_batch, placement)
+
+
+@simulated
+async def test_a_join_may_take_the_table_some_seconds(cluster: SimulatedCluster) -> None:
+    node = cluster.start("a", table=PatientTable(cluster.members, cluster.disk))
+    await asyncio.sleep(6.0)
+    assert node.names == {"a": "active"}
 
 
 @simulated

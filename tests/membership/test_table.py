@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from maitred.errors import CannotStart
+from maitred.errors import CannotStart, InternalError
 from maitred.membership.view import MemberState
 from tests.membership.observing import member
-from tests.membership.tables import ENGINES
+from tests.membership.tables import PostgresTables, SimulatedTables
 from tests.store.engines import awaited
+from tests.store.postgres_server import empty_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,9 +28,12 @@ A, B, C = (member(number, JOINING) for number in (1, 2, 3))
 PATIENCE_SECONDS = 30.0
 
 
-@pytest.fixture(params=list(ENGINES))
-def tables(request: pytest.FixtureRequest) -> TableEngine:
-    return ENGINES[request.param]()
+@pytest.fixture(params=["postgres", "simulated"])
+def tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TableEngine:
+    if request.param == "simulated":
+        return SimulatedTables()
+    monkeypatch.setattr("maitred.store.postgres_members.ADDRESS_WATCH_SECONDS", 0.03)
+    return PostgresTables(empty_database(request.getfixturevalue("postgres_server")))
 
 
 @asynccontextmanager
@@ -169,7 +173,9 @@ async def test_a_state_changes_only_from_the_state_that_is_named(tables: TableEn
         assert states(await table.change(A.id, ACTIVE, DRAINING)) == {A.id: "draining"}
         assert states(await table.change(A.id, DRAINING, ACTIVE)) == {A.id: "active"}
         assert states(await table.change(A.id, ACTIVE, DEAD)) == {}
-        assert states(await table.change(A.id, DEAD, ACTIVE)) == {}
+        for before, after in ((DEAD, ACTIVE), (ACTIVE, JOINING), (JOINING, DRAINING)):
+            with pytest.raises(InternalError):
+                await table.change(A.id, before, after)
         assert states(await table.change("0" * 16, ACTIVE, DRAINING)) == {}
 
 

@@ -131,7 +131,8 @@ class MemberAgent:
 
     async def join(self) -> ClusterView:
         """Enter the cluster, and return the first view in which this member is active; raise
-        `CannotStart` if it is not admitted."""
+        `CannotStart` if it is not admitted, and `StoreUnavailable` if the table is away for too
+        long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + join_seconds(self._settings)
         try:
@@ -141,7 +142,12 @@ class MemberAgent:
             await self._open(secret, state.view)
             await self._until(deadline, lambda: self._table.listen(self._changed))
             self._entered = True
-            joined = await self._until(deadline, lambda: self._table.join(self._me, *self._terms))
+            # The table may watch for some seconds whether another node uses the address.
+            joined = await self._until(
+                deadline,
+                lambda: self._table.join(self._me, *self._terms),
+                seconds=join_seconds(self._settings),
+            )
             self._check(joined.result.view)
             self._admitted = loop.create_future()
             self._began = True
@@ -277,13 +283,19 @@ class MemberAgent:
                 "declared dead by the others.",
             ) from None
 
-    async def _until(self, deadline: float, call: Callable[[], Awaitable[_Result]]) -> _Answered:
-        """Repeat a call of the table until it succeeds; raise `StoreUnavailable` when the time is
-        over."""
+    async def _until(
+        self,
+        deadline: float,
+        call: Callable[[], Awaitable[_Result]],
+        *,
+        seconds: float | None = None,
+    ) -> _Answered:
+        """Repeat a call of the table, of at most `seconds` each, until it succeeds; raise
+        `StoreUnavailable` when the time is over."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await self._call(call)
+                return await self._call(call, seconds)
             except _AWAY as problem:
                 self._log.table_away(problem, loop.time())
                 if loop.time() >= deadline:
@@ -426,13 +438,15 @@ class MemberAgent:
             needed=effect.needed,
         )
 
-    async def _call(self, call: Callable[[], Awaitable[Any]]) -> _Answered:
+    async def _call(
+        self, call: Callable[[], Awaitable[Any]], seconds: float | None = None
+    ) -> _Answered:
         """Make one call of the table when the one before is over; bounded in time."""
         loop = asyncio.get_running_loop()
         boot_clock = self._surroundings.boot_clock or loop.time
         async with self._calls:
             sent, boot_sent = loop.time(), boot_clock()
-            async with asyncio.timeout(table_seconds(self._settings)):
+            async with asyncio.timeout(seconds or table_seconds(self._settings)):
                 return _Answered(await call(), sent, boot_sent)
 
     # Events

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
+from maitred.errors import CannotStart, InternalError, OutcomeUnknown, StoreUnavailable
 from maitred.membership.table import VOTE_SECONDS, Beats, TableState, Vote
 from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
 from maitred.simulation.store import SimulatedStore
@@ -159,8 +159,7 @@ class SimulatedMembers:
     def change(self, id_: str, before: MemberState, after: MemberState, now: float) -> TableState:
         """Change the member's state if it is still `before`."""
         row = self.rows.get(id_)
-        legal = after in MEMBER_TABLE.transitions[before].values()
-        if row is not None and row.state is before and legal:
+        if row is not None and row.state is before:
             if after is MemberState.DEAD:
                 self._die(id_, now, "left")
             else:
@@ -260,6 +259,8 @@ class SimulatedMemberTable:
         return await self._ask(partial(self.members.beat, id_, load), writes=True)
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
+        if after not in MEMBER_TABLE.transitions[before].values():
+            raise InternalError(f"A member that is {before.value} cannot become {after.value}.")
         return await self._ask(lambda: self.members.change(id_, before, after, _now()), writes=True)
 
     async def accuse(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.errors import CannotStart
+from maitred.errors import CannotStart, StoreUnavailable
 from maitred.membership.view import ClusterMember, MemberState
 from maitred.node.member_agent import MemberAgent
 from maitred.settings import ClusterSettings
@@ -168,7 +168,7 @@ class MembershipStorm:
                 raise Violation("There is no agent.")
             try:
                 await agent.join()
-            except CannotStart:
+            except (CannotStart, StoreUnavailable):
                 incarnation.running = False
                 await asyncio.sleep(self.random.random())
                 continue
