@@ -140,6 +140,7 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.QUERIES,
         Opcode.CREATE_TOKEN,
         Opcode.REVOKE_TOKEN,
+        Opcode.DRAIN_NODE,
     }
 
 
