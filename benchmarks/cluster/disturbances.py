@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 2.0
 """Between the return of a node and the next window."""
 
+GRADUAL = frozenset({"freeze", "cut off"})
+"""Disturbances that take a moment to begin, one process or link after the other; they count from
+the last one on."""
+
 LATE_SECONDS = 1.0
 """How long after a window its last requests may be answered."""
 
@@ -88,6 +92,8 @@ class Disturber:
             time.sleep(seconds)
             at = time.monotonic()
             begin(node)
+            if name in GRADUAL:
+                at = time.monotonic()
             left = at + seconds - time.monotonic()
             time.sleep(max(0.0, left))
             until = time.monotonic()
