@@ -131,13 +131,9 @@ def test_settings_codes_and_defaults_that_the_page_names() -> None:
     assert f"`cluster.beat_seconds` ({cluster.beat_seconds:g})" in SCALING
 
 
-@pytest.mark.skipif(
-    not (SOURCE / "node" / "member_log.py").exists(), reason="membership is not there yet"
-)
 def test_the_log_has_the_events_that_the_page_names() -> None:
-    written = " ".join(
-        re.sub(r'"\s+"', "", path.read_text()) for path in (SOURCE / "node").glob("*.py")
-    )
+    files = [*(SOURCE / "node").glob("*.py"), *(SOURCE / "membership").glob("*.py")]
+    written = " ".join(re.sub(r'"\s+"', "", path.read_text()) for path in files)
     events = (
         "member is accused",
         "member is gone",
