@@ -13,9 +13,9 @@ from maitred.settings import GatewaySettings, Node
     [
         (4747, 2, 4780),
         (5000, 2, 5033),
-        (5000, 31, 5033),
-        (5000, 32, 5034),  # 5001 to 5032 are the shards', 5033 is for drivers
-        (4747, 100, 4849),
+        (5000, 30, 5033),
+        (5000, 31, 5034),  # 5001 to 5031 are the shards', 5032 is for drivers, 5033 for nodes
+        (4747, 100, 4850),
         (65_502, 1, 65_535),
         (65_503, 1, 0),
         (0, 2, 0),

@@ -88,7 +88,7 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
 
     port: Port | None = None
     """Port of the HTTP API; 0: a free one. By default it is 4780 beside a node on port 4747, and
-    otherwise the node's port + 33 (more with over 31 shards, whose own ports would reach that far),
+    otherwise the node's port + 33 (more with over 30 shards, whose own ports would reach that far),
     so that two nodes on one machine do not collide. A node on port 0 gets a free one."""
 
     away_seconds: Advanced[Wait] = 2.0
