@@ -66,8 +66,12 @@ class Observer:
         self.view: ClusterView | None = None
         self.stopped = False
         """Whether the table said that this member is dead."""
+        self.state = MemberState.JOINING
+        """This member's state in its view."""
         self._settings = settings
         self._others: dict[str, WatchedMember] = {}
+        self._probed: list[WatchedMember] = []
+        """The members that this one probes."""
         self._watch = TableWatch(settings.beat_seconds)
         self._effects: list[MemberEffect] = []
         self._beat_at = -inf
@@ -76,14 +80,6 @@ class Observer:
         self._read_wanted = False
         self._asking: set[type[MemberEffect]] = set()
         """The kinds of calls of the table that are under way."""
-
-    @property
-    def state(self) -> MemberState:
-        """This member's state in its view."""
-        if self.stopped:
-            return MemberState.DEAD
-        own = self.view.member(self.me.id) if self.view is not None else None
-        return own.state if own is not None else MemberState.JOINING
 
     # Events
 
@@ -190,7 +186,7 @@ class Observer:
         if self._needs_read(now) and self._ask(ReadTable):
             self._read_wanted = False
             effects.append(ReadTable())
-        for other in self._probed_members():
+        for other in self._probed:
             if now >= other.probe_at and not other.probing:
                 other.begin_probe()
                 joining = self.state is MemberState.JOINING
@@ -210,14 +206,14 @@ class Observer:
             times.append(self._beat_at)
         if self._read_wanted and ReadTable not in self._asking:
             times.append(self._read_at)
-        times += [other.probe_at for other in self._probed_members() if not other.probing]
+        times += [other.probe_at for other in self._probed if not other.probing]
         if ReadTable not in self._asking and self.state is MemberState.ACTIVE:
             times += [self._suspicion_at(other) for other in self._accusable()]
         return max(now, min(times))
 
     def linked_ids(self) -> set[str]:
         """Return the ids of the members to which this one keeps links."""
-        return {other.member.id for other in self._probed_members()}
+        return {other.member.id for other in self._probed}
 
     def hindrances(self) -> list[str]:
         """Return, in whole sentences, what keeps this member from becoming active."""
@@ -236,6 +232,7 @@ class Observer:
     def _stop(self, reason: str) -> None:
         if not self.stopped:
             self.stopped = True
+            self.state = MemberState.DEAD
             self._effects.append(StopMember(reason))
 
     def _counted(self, beats: Mapping[str, int], now: float) -> None:
@@ -245,7 +242,8 @@ class Observer:
 
     def _adopt(self, view: ClusterView, beats: Mapping[str, int], now: float) -> None:
         before, self.view = self.view, view
-        if view.member(self.me.id) is None:
+        own = view.member(self.me.id)
+        if own is None:
             self._stop("other members declared it dead, or a later start announced its address")
             return
         gone = tuple(
@@ -263,6 +261,8 @@ class Observer:
             known.member = one
             others[one.id] = known
         self._others = others
+        self.state = own.state
+        self._probed = self._probed_members()
         self._effects.append(AdoptView(before, view, gone))
 
     def _why_gone(self, one: ClusterMember, view: ClusterView) -> str:
@@ -292,7 +292,7 @@ class Observer:
         whose watchers may all be dead as well."""
         if len(self._others) <= WATCHED_MAX:
             return list(self._others.values())
-        watched = self._probed_members()
+        watched = self._probed
         stale = [one for one in self._others.values() if self._stale(one) and one not in watched]
         return watched + stale
 
