@@ -427,6 +427,24 @@ def test_a_member_that_was_drained_gets_its_partitions_back() -> None:
     in_town(main)
 
 
+def test_a_node_that_stops_hands_over_first() -> None:
+    async def main(town: Town) -> None:
+        queues = [one for one in map("q{}".format, range(90)) if town.owner(one).place.host == "a"]
+        running = {}
+        for queue in queues:
+            await town.ask(add(queue, b"1", b"2"))
+            running[queue] = await given_one(town, queue)
+        (old,) = town.of("a")
+        town.states(a="draining")
+        assert await old.drain()
+        assert old.partitions.statistics()["handed_over"] == len(queues)
+        for queue, given in running.items():
+            assert (await given_one(town, queue, OTHER)).payload == b"2"
+            assert await town.ask(finish(queue, given)) == Finished([])
+
+    in_town(main)
+
+
 def test_a_change_of_the_batch_size_hands_partitions_over_to_other_shards() -> None:
     async def main(town: Town) -> None:
         moves_at = EPOCH_SECONDS + 100.0

@@ -72,6 +72,10 @@ HINT_SECONDS: Final = 1.0
 """How long a hint is repeated for the same name: a program that polls a queue until it exists must
 not use up the rate of hints."""
 
+HANDED_LOOK_SECONDS: Final = 0.05
+"""Interval at which a stopping shard looks whether it has handed over its partitions; a look takes
+a microsecond per partition."""
+
 KEEPING_SECONDS: Final = 4.0
 """How long a stopping shard may take to persist results; the supervisor waits longer beyond
 `drain_seconds`. SQLite persists some hundred thousand small results in this time."""
@@ -137,9 +141,16 @@ class Partitions(PartitionDriver):
         }
 
     def left_to_hand_over(self) -> int:
-        """Count the partitions that this shard has and another one owns. A shard that drains goes
-        on until there are none."""
+        """Count the partitions that this shard has and another one owns."""
         return 0 if self.moves is None else self.moves.left()
+
+    async def handed_over_by(self, deadline: float) -> None:
+        """Wait until this shard has no partition that another one owns, or until the deadline: a
+        node that stops has left the ring before."""
+        while self.left_to_hand_over():
+            if self.loop.time() >= deadline:
+                return
+            await asyncio.sleep(HANDED_LOOK_SECONDS)
 
     def begin(self) -> None:
         """Write in the background, and follow the view of the cluster, from now on."""

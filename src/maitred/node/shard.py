@@ -294,8 +294,11 @@ class Shard(RequestPlacement):
         self._servers.append(server)
 
     async def drain(self) -> bool:
-        """Refuse new requests, finish those in flight, and close. Return False if requests were cut
-        off."""
+        """Hand over the partitions that others own by now, refuse new requests, finish those in
+        flight, and close. Return False if requests were cut off."""
+        deadline = self.loop.time() + self.settings.drain_seconds
+        if self._partitions is not None:
+            await self._partitions.handed_over_by(deadline)
         self.draining = True
         for server in self._servers:
             server.close()
@@ -303,7 +306,7 @@ class Shard(RequestPlacement):
             connection.announce_drain()
         for stop_waiting in self._on_drain:
             stop_waiting()
-        finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
+        finished = await self._until(lambda: not self.in_flight, deadline - self.loop.time())
         if self._partitions is not None:
             await self._partitions.leave()
         problem = CutOff("The node has stopped before the request was finished.")
