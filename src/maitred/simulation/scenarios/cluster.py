@@ -67,8 +67,16 @@ class ClusterRunKind:
             overlap_after_seconds=0.0 if self.loses else LEASE_SECONDS / 2,
             counts_runs=self.errorless,
             errorless=self.errorless,
+            other_errors=frozenset({"unknown-queue"} if self.loses else ()),
             one_owner=self.one_owner,
+            ends_get_lost=self.database_away,
         )
+
+    @property
+    def database_away(self) -> bool:
+        """Whether a shard may not reach the database for a while, so that what a worker has done is
+        acknowledged while its result is in memory only."""
+        return self.troubles.database_fails or self.troubles.paths_close
 
 
 KINDS: Final[dict[str, ClusterRunKind]] = {
@@ -129,6 +137,8 @@ class ClusterRun:
         admin.kill()
         await asyncio.sleep(LAST_WISH_SECONDS)
         await self._until_over()
+        if self.kind.loses:
+            await self.fleet.restart()
         for prober in self.probers:
             await prober.host.spawn(prober.main(), name=prober.host.name).wait()
         self.fleet.checks.check_places()
@@ -143,7 +153,7 @@ class ClusterRun:
 
     async def _until_over(self) -> None:
         # A shard that owned a partition all the time does not notice that the database has lost
-        # rows which it wrote, or has again rows which it deleted.
+        # rows which it wrote, or has rows again which it deleted. A restart makes it read them.
         if not self.kind.loses:
             await self.end.until_over(RECOVERY_SECONDS)
 
@@ -151,11 +161,7 @@ class ClusterRun:
         self.record.check()
         if self.kind.loses:
             return
-        # While the database is away, what a worker has done is acknowledged, and its result is in
-        # memory only.
-        troubles = self.kind.troubles
-        away = troubles.database_fails or troubles.paths_close
-        acknowledged = self.end.check_stories(lost=away)
+        acknowledged = self.end.check_stories(lost=self.kind.database_away)
         if not acknowledged:
             raise Violation("Nothing was ever acknowledged.")
 

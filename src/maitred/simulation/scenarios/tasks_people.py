@@ -166,7 +166,7 @@ class Producer(Person):
         except MaitredError as problem:
             if problem.code in ENDS:
                 story.answers.append(ENDS[problem.code])
-            elif problem.code not in ALLOWED_AWAITING:
+            elif problem.code not in ALLOWED_AWAITING | self.record.promise.other_errors:
                 raise
             else:
                 self.record.fails(story, problem)

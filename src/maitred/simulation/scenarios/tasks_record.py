@@ -89,9 +89,14 @@ class Promise:
     """No attempt is counted that did not run: a task that a worker gives back has none."""
     errorless: bool = False
     """No request of a producer fails."""
+    other_errors: frozenset[str] = frozenset()
+    """The codes of errors besides the usual ones with which waiting for a result may fail."""
     one_owner: bool = False
     """No attempt is given out twice: workers keep their links, so that only two owners of one
     partition could do that."""
+    ends_get_lost: bool = False
+    """The store may be away, so that the end of an attempt is only in the memory of its owner, and
+    another owner may give the attempt out again once it has ended."""
 
 
 class TasksRecord(ScenarioRecord):
@@ -133,7 +138,8 @@ class TasksRecord(ScenarioRecord):
         running = [run for run in story.runs if not run.ended]
         if self.promise.exactly_once and (running or story.completed):
             raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
-        again = any(run.attempt == attempt for run in story.runs) and not story.revived
+        others = running if self.promise.ends_get_lost else story.runs
+        again = any(run.attempt == attempt for run in others) and not story.revived
         if self.promise.one_owner and again:
             raise self.violation(story, f"was given out again at {place} to {worker} at {now}")
         for run in running:
