@@ -17,7 +17,7 @@ from maitred.membership.member_effects import (
 )
 from maitred.membership.observer import Observer, without_common_version
 from maitred.membership.table import Beats, TableState
-from maitred.membership.timing import WATCHED_MAX
+from maitred.membership.timing import REDIAL_SECONDS, WATCHED_MAX
 from maitred.membership.view import MemberState
 from tests.membership.observing import SETTINGS, ObserverUnderTest, member, view
 
@@ -165,6 +165,34 @@ def test_a_link_that_breaks_during_a_probe_is_dialled_again_at_once() -> None:
     under_test.observer.probed(member(2).id, ProbeOutcome.NO_ANSWER, under_test.now)
     under_test.tick()
     assert under_test.probed() == {member(2).id}
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_opened_again_soon() -> None:
+    """A process that is killed may still accept it before its port is closed."""
+    under_test = linked()
+    under_test.observer.link_lost(member(2).id, under_test.now)
+    under_test.tick()
+    assert under_test.probed() == {member(2).id}
+    under_test.observer.probed(member(2).id, ProbeOutcome.NO_ANSWER, under_test.now)
+    assert under_test.observer.next_at(under_test.now) <= under_test.now + REDIAL_SECONDS
+    under_test.pass_time(REDIAL_SECONDS, step=REDIAL_SECONDS)
+    assert under_test.probed() == {member(2).id}
+    under_test.observer.probed(member(2).id, REFUSED, under_test.now)
+    under_test.tick()
+    assert under_test.accused() == {member(2).id}
+
+
+def test_a_member_that_does_not_answer_is_dialled_often_for_a_moment_only() -> None:
+    under_test = linked()
+    under_test.observer.link_lost(member(2).id, under_test.now)
+    dials = 0
+    for _ in range(100):
+        under_test.tick()
+        if member(2).id in under_test.probed():
+            dials += 1
+            under_test.observer.probed(member(2).id, ProbeOutcome.NO_ANSWER, under_test.now)
+        under_test.pass_time(REDIAL_SECONDS, step=REDIAL_SECONDS)
+    assert dials <= 1 / REDIAL_SECONDS + 6
 
 
 def test_a_port_that_never_answered_may_refuse() -> None:

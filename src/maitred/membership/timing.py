@@ -29,6 +29,11 @@ PROBE_SECONDS: Final = 1.0
 """Time between two probes of a member over its link. A process that dies is noticed at once by its
 closed link; the probes find links that have become silent."""
 
+REDIAL_SECONDS: Final = 0.05
+"""Time between two probes for the first `PROBE_SECONDS` after a link broke. A killed process closes
+its links and its port one after the other: a connection that is opened in between is closed without
+an answer, and only the next one is refused."""
+
 EVIDENCE_SECONDS: Final = 3.0
 """How long a refused port counts as evidence: three probes."""
 

@@ -7,7 +7,12 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.membership.member_effects import ProbeOutcome
-from maitred.membership.timing import EVIDENCE_SECONDS, PROBE_SECONDS, VOTE_AGAIN_SECONDS
+from maitred.membership.timing import (
+    EVIDENCE_SECONDS,
+    PROBE_SECONDS,
+    REDIAL_SECONDS,
+    VOTE_AGAIN_SECONDS,
+)
 
 if TYPE_CHECKING:
     from maitred.membership.view import ClusterMember
@@ -37,6 +42,8 @@ class WatchedMember:
     probe_at: float = -inf
     """When the next probe is due."""
     probing: bool = False
+    lost_at: float = -inf
+    """When the link last broke."""
     redial: bool = False
     """Whether the link broke after the present probe began: another one follows at once."""
     asked: tuple[int, int, int] | None = None
@@ -53,7 +60,7 @@ class WatchedMember:
 
     def link_lost(self, now: float) -> None:
         """Record that the link broke: dial again at once."""
-        self.probe_at = now
+        self.probe_at = self.lost_at = now
         self.redial = True
 
     def begin_probe(self) -> None:
@@ -64,7 +71,9 @@ class WatchedMember:
     def probed(self, outcome: ProbeOutcome, detail: str, now: float) -> None:
         """Record the end of a probe."""
         self.probing = False
-        self.probe_at = now if self.redial else now + PROBE_SECONDS
+        fresh = outcome is ProbeOutcome.NO_ANSWER and now - self.lost_at < PROBE_SECONDS
+        pause = REDIAL_SECONDS if fresh else PROBE_SECONDS
+        self.probe_at = now if self.redial else now + pause
         self.outcome, self.detail = outcome, detail
         if outcome is ProbeOutcome.REACHED:
             self.linked = True
