@@ -44,7 +44,7 @@ ORDER: dict[type[Struct], str] = {
     End: "sequence attempt proof how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
-    "again_seconds tracebacks proof",
+    "again_seconds tracebacks proof range_id",
 }
 """The fields of what is inside of messages. They are never in another order."""
 
