@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.protocol.access import CreateToken, Introspect, ListTokens, Reload, RevokeToken
-from maitred.protocol.cql import encode_query, encode_register, encode_startup
+from maitred.protocol.cluster import DescribeCluster, DrainNode, HandOver, TellView
+from maitred.protocol.cql import encode_query, encode_register, encode_startup, encode_token
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Status, encode
 from maitred.protocol.queries import (
@@ -44,6 +46,26 @@ from maitred.protocol.tasks import (
     Sync,
     Withdraw,
 )
+from maitred.security.cluster_proof import NONCE_BYTES
+
+VIEW: Final = ClusterView(
+    cluster="c",
+    version=2,
+    members=(
+        ClusterMember(
+            id="0" * 16,
+            node="node",
+            host="127.0.0.1",
+            port=4747,
+            member_port=4751,
+            shards=2,
+            shard_ports=(4748, 4749),
+            state=MemberState.ACTIVE,
+            versions=(1,),
+        ),
+    ),
+)
+"""A view of a cluster with one member."""
 
 FRAME_BYTES: Final = 4_096
 """The limit of the shard that gets them."""
@@ -112,7 +134,17 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1, [SetMember("q", 1, 0, 0)]),
             OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1),
             DamagedRows("n", "q", 1, 0, 900, "retry", [("segment", 2**32)]),
+            # The cluster.
+            TellView(0, 900, VIEW),
+            HandOver("n", "q", 1, 0, 900, 3),
+            DescribeCluster(0, 900),
+            DrainNode(0, 900, "127.0.0.1:4747"),
         )
     ),
+    (
+        Opcode.STARTUP,
+        encode_startup({"CQL_VERSION": "3.0.0", "MAITRED_VERSION": "1", "MAITRED_ROLE": "node"}),
+    ),
+    (Opcode.AUTH_RESPONSE, encode_token(bytes(NONCE_BYTES))),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

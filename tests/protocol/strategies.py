@@ -45,6 +45,10 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.ListType():
             items = _values(kind.item_type)
             return st.lists(items, min_size=kind.min_length or 0, max_size=LIST_MAX)
+        case inspect.VarTupleType():
+            return st.lists(_values(kind.item_type), max_size=LIST_MAX).map(tuple)
+        case inspect.EnumType():
+            return st.sampled_from(list(kind.cls))
         case inspect.TupleType():
             return st.tuples(*map(_values, kind.item_types))
         case inspect.DictType():

@@ -11,7 +11,7 @@ from msgspec import Struct, defstruct, msgpack
 from msgspec.structs import fields
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol import access, messages, queries, tasks
+from maitred.protocol import access, cluster, messages, queries, tasks
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     ANSWERS,
@@ -65,6 +65,8 @@ ROW: dict[str, Any] = {
     "relayed": True,
     "changed_at": 3.5,
 }
+MEMBER = ["0" * 16, "node", "10.0.0.7", 4747, 4750, 1, [4748], "active", "0.1.0", [1], 1.5]
+
 WHOLE: dict[int, list[Any]] = {
     Opcode.ECHO: ECHO,
     Opcode.STATUS: STATUS,
@@ -115,6 +117,10 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"], "10.0.0.1"],
     Opcode.REPORT: [*STATUS, SESSION, 1, [ROW], "ann"],
     Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"]],
+    Opcode.TELL_VIEW: [*STATUS, ["cluster", 7, [MEMBER], "0", "wrap"]],
+    Opcode.HAND_OVER: [*PARTITION, 7],
+    Opcode.CLUSTER: STATUS,
+    Opcode.DRAIN_NODE: [*STATUS, "10.0.0.7:4747", False],
 }
 """A request of each kind, with everything that it may have."""
 
@@ -169,11 +175,15 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
     assert REQUESTS.keys() == ANSWERS.keys() == REQUEST_DECODERS.keys()
     for opcode, kind in REQUESTS.items():
         assert kind.opcode == opcode >= 0x40
-        # Whoever asks whose token it is has the token.
-        assert kind.permission in get_args(Permission) or kind is access.Introspect
+        # A caller that asks whose token it is has the token.
+        assert (
+            kind.permission in get_args(Permission)
+            or kind is access.Introspect
+            or kind.between_shards
+        )
     kinds = {
         kind
-        for module in (messages, tasks, queries, access)
+        for module in (messages, tasks, queries, access, cluster)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }
