@@ -62,11 +62,13 @@ class Deletion:
         return DeletedQueue(contents.partitions, tasks, contents.dead, use.workers)
 
     async def _ask_all(self, root: PartitionKey, *, drop: bool) -> _Use:
-        """Ask every shard. Once the queue is deleted, a silent shard does no harm: its next commit
-        fails."""
-        shards = range(self._shard.place.shards)
+        """Ask every shard of every node. Once the queue is deleted, a silent shard does no harm:
+        its next commit fails."""
         question = self._partitions.question
-        asked = (question(Withdraw(number, 0, *root[:3], drop)) for number in shards)
+        asked = (
+            question(Withdraw(0, 0, *root[:3], drop), owner=owner)
+            for owner in self._shard.owners.everywhere()
+        )
         answers = await asyncio.gather(*asked, return_exceptions=drop)
         found = [answer for answer in answers if isinstance(answer, Withdrawn)]
         return _Use(

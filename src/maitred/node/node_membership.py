@@ -7,12 +7,13 @@ partitions have other owners. The supervisor then kills its shards and starts ag
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from maitred import __version__
-from maitred.errors import MaitredError
+from maitred.errors import CannotStart, MaitredError
 from maitred.membership.view import ClusterMember, MemberState
 from maitred.node.control import TakeView, TrustLease
 from maitred.node.member_agent import MemberAgent
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from maitred.surroundings import Surroundings
 
 ID_BYTES: Final = 8
+ALIVE_SECONDS: Final = 60.0
+"""A member whose last heartbeat is older than this does not use the database any more."""
+
 LEAVE_SECONDS: Final = 5.0
 """How long a stopping node tries to tell the others that it leaves. If the database is away, the
 others notice the closed port instead."""
@@ -42,6 +46,28 @@ others notice the closed port instead."""
 def is_clustered(settings: Node) -> bool:
     """Return whether the node belongs to the cluster of its database."""
     return settings.store is not None and settings.cluster.enabled
+
+
+async def refuse_foreign_cluster(location: str, settings: Node, log: Logger) -> None:
+    """Raise `CannotStart` if nodes of a cluster use the database of a node that belongs to none:
+    they would take each other's partitions."""
+    table = await open_membership(location, settings.cluster.name, log)
+    try:
+        members = await table.describe()
+    finally:
+        await table.close()
+    alive = [
+        one.address
+        for one in members
+        if one.state is not MemberState.DEAD and one.silent_seconds < ALIVE_SECONDS
+    ]
+    if alive:
+        raise CannotStart(
+            f"The nodes {', '.join(alive)} of the cluster {settings.cluster.name} use this "
+            "database, and cluster.enabled is false for this node.",
+            remedy="Remove cluster.enabled = false to join them, or give this node a database of "
+            "its own.",
+        )
 
 
 class MemberDiedError(Exception):
@@ -195,16 +221,24 @@ class NodeMembership:
 
 def node_tls(settings: Node, log: Logger) -> DiallerTls | None:
     """Return the TLS of connections to other nodes, which verifies them by the authorities of the
-    cluster; None without TLS."""
+    cluster; None without TLS. On loopback there may be no authorities: the certificates are not
+    verified then, and both ends prove that they know the cluster's secret, as everywhere."""
     tls, authorities = settings.tls, settings.cluster.authorities
     if tls is None:
         return None
+
+    def make() -> ssl.SSLContext:
+        context = client_context(authorities or tls.certificate, tls.certificate, tls.key)
+        if authorities is None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
     def tell(problem: MaitredError) -> None:
         log.error("certificate not read again; the old state stays", error=problem)
 
     files = (authorities, tls.certificate, tls.key)
-    return DiallerTls(lambda: client_context(authorities, tls.certificate, tls.key), files, tell)
+    return DiallerTls(make, files, tell)
 
 
 class NodeLoad:

@@ -439,11 +439,19 @@ class Partitions(PartitionDriver):
         told = answer.counts or ours
         return PartitionCounts(told.read, told.write, told.version)
 
-    async def question(self, message: Any, seconds: float = ASK_SECONDS) -> Struct:  # noqa: ANN401
-        """Send a request to the owner of a partition, and wait for the answer."""
+    async def question(
+        self,
+        message: Any,  # noqa: ANN401 - a request
+        seconds: float = ASK_SECONDS,
+        owner: int | None = None,
+    ) -> Struct:
+        """Send a request to the owner of a partition, or to the shard with this owner number, and
+        wait for the answer."""
         future: asyncio.Future[Struct] = self.loop.create_future()
 
-        asked = self.shard.ask(message, seconds, lambda outcome: settle(future, outcome))
+        asked = self.shard.ask(
+            message, seconds, lambda outcome: settle(future, outcome), owner=owner
+        )
         try:
             return await asyncio.wait_for(future, seconds + 1)
         except DeadlineExceeded:

@@ -28,7 +28,13 @@ from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
-from maitred.node.node_membership import MemberDiedError, NodeLoad, NodeMembership, is_clustered
+from maitred.node.node_membership import (
+    MemberDiedError,
+    NodeLoad,
+    NodeMembership,
+    is_clustered,
+    refuse_foreign_cluster,
+)
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard_place import ShardPlace
 from maitred.node.source_ports import open_source_port
@@ -264,7 +270,10 @@ class Supervisor:
     async def _open_membership(self, taken: TakenPlace) -> None:
         """Connect to the database of the cluster; does nothing for a node without one."""
         settings = self._settings
-        if settings.store is None or not is_clustered(settings):
+        if settings.store is None:
+            return
+        if not is_clustered(settings):
+            await refuse_foreign_cluster(settings.store, settings, self._log)
             return
         self._membership = await NodeMembership.open(
             settings.store,
