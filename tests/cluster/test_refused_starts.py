@@ -57,6 +57,12 @@ def test_another_cluster_in_the_same_database(rig: Rig) -> None:
     assert "[cannot-start]" in said
 
 
+def test_a_node_without_a_cluster_on_the_database_of_one(rig: Rig) -> None:
+    said = refused(rig, "--set", "cluster.enabled=false")
+    assert f"{rig.nodes[0].address} of the cluster maitred use this database" in said
+    assert "[cannot-start]" in said
+
+
 def test_a_database_that_does_not_exist(rig: Rig) -> None:
     path, _, options = rig.store.partition("?")
     elsewhere = path.rpartition("/")[0] + "/nowhere" + ("?" + options if options else "")
