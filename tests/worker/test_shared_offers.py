@@ -144,7 +144,7 @@ class House:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float, _since: int) -> None:
         self.rests.append(seconds)
 
     def _connection_lost(self) -> None:

@@ -57,7 +57,6 @@ class AttendanceSender:
         counts_changed: Callable[[], None],
     ) -> None:
         self._context = context
-        self._rest = context.rest
         self._lifecycle = context.lifecycle
         self._statistics = context.statistics
         self._outage = context.outage
@@ -134,7 +133,7 @@ class AttendanceSender:
         longest = self._context.client.settings.backoff_longest_seconds
         unanswered = 0
         while True:
-            asked_at = self._loop.time()
+            asked_at, reroutes = self._loop.time(), self._context.reroutes
             try:
                 attended = await self._ask(served)
             except Cancelled:
@@ -142,7 +141,7 @@ class AttendanceSender:
             except DeadlineExceeded as problem:
                 unanswered += 1
                 if unanswered >= UNANSWERED_MAX:
-                    await self._rest(self._outage.failed(served.name, ATTENDANCE, problem))
+                    await self._rest(served, problem, reroutes)
                 continue
             except UnknownRequest:
                 # An older node, which has no queries; the next node may have them.
@@ -150,7 +149,7 @@ class AttendanceSender:
                 await asyncio.sleep(longest)
                 continue
             except MaitredError as problem:
-                await self._rest(self._outage.failed(served.name, ATTENDANCE, problem))
+                await self._rest(served, problem, reroutes)
                 continue
             unanswered = 0
             self._outage.worked(served.name, ATTENDANCE)
@@ -163,6 +162,11 @@ class AttendanceSender:
             news = self._obey(attended.order) or bool(attended.passes) or news
             if not news and self._loop.time() - asked_at < HASTY_SECONDS:
                 await asyncio.sleep(HASTY_SECONDS)
+
+    async def _rest(self, served: Served, problem: MaitredError, reroutes: int) -> None:
+        """Wait after a failure, unless the root may have got another owner since it was asked."""
+        seconds = self._outage.failed(served.name, ATTENDANCE, problem)
+        await self._context.rest(seconds, reroutes)
 
     def _known_at(self, served: Served) -> bool:
         """Note that the root of this queue has answered; return whether it is the first time."""

@@ -56,8 +56,11 @@ class WorkerContext:
         self._rerouted.set()
         self._rerouted = asyncio.Event()
 
-    async def rest(self, seconds: float) -> None:
-        """Wait before the next try, or until partitions may have other owners."""
+    async def rest(self, seconds: float, since: int) -> None:
+        """Wait before the next try, unless partitions may have got other owners since the last one,
+        when `reroutes` was `since`."""
+        if self.reroutes != since:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._rerouted.wait()

@@ -103,7 +103,7 @@ class HeartbeatSender:
         try:
             while origin.running:
                 interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)
-                sent_at = self._loop.time()
+                sent_at, reroutes = self._loop.time(), self._context.reroutes
                 try:
                     heard = await self._ask(origin, interval)
                 except (Cancelled, DeadlineExceeded):
@@ -116,7 +116,7 @@ class HeartbeatSender:
                     tries += 1
                     pause = self._outage.failed(queue, partition, problem)
                     if tries > 1:  # the first failure is retried at once
-                        await self._context.rest(min(pause, interval))
+                        await self._context.rest(min(pause, interval), reroutes)
                     continue
                 self._outage.worked(queue, partition)
                 tries = 0

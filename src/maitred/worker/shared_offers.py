@@ -93,7 +93,7 @@ class SharedOffers:
         take: Callable[[Served, Offered, float], None],
         freed: Callable[[], None],
         spawn: Callable[[Coroutine[object, object, None]], None],
-        rest: Callable[[float], Awaitable[None]],
+        rest: Callable[[float, int], Awaitable[None]],
         connection_lost: Callable[[], None],
     ) -> None:
         self.available = True
@@ -290,7 +290,7 @@ class SharedOffers:
                 self._regroup = True
                 self._homes.clear()
                 self._connection_lost()
-            await self._rest(self._outage.failed(served.name, partition, problem))
+            await self._rest(self._outage.failed(served.name, partition, problem), reroutes)
             return None
         finally:
             if held is not None:
@@ -298,9 +298,8 @@ class SharedOffers:
         self._outage.worked(served.name, partition)
         # A set that the shard has forgotten is named again at once, unless it was named just now.
         nothing = not answer.gifts and not answer.refused and (answer.known or naming)
-        nothing = nothing and reroutes == context.reroutes
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
-            await self._rest(HASTY_SECONDS)
+            await self._rest(HASTY_SECONDS, reroutes)
         return answer
 
     def _answered(self, post: Post, answer: OfferedMany) -> None:

@@ -415,21 +415,25 @@ class Worker:
             except MaitredError as problem:
                 if isinstance(problem, ConnectionLost | CutOff):
                     self._connection_lost()
-                await self._rest(self._outage.failed(served.name, poll.partition, problem))
+                seconds = self._outage.failed(served.name, poll.partition, problem)
+                await self._rest(seconds, reroutes)
                 return None
             finally:
                 if held is not None:
                     served.offers.pop(held, None)
             self._outage.worked(served.name, poll.partition)
             self._outage.forget(served.name, served.view.counts.read)
-        nothing = not offered.tasks and not offered.reserved and reroutes == self._context.reroutes
+        nothing = not offered.tasks and not offered.reserved
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
-            await self._rest(HASTY_SECONDS)
+            await self._rest(HASTY_SECONDS, reroutes)
         return offered
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float, since: int) -> None:
         """Wait before the slots of this offer are offered again; a stop ends the wait, and a change
-        of the partitions' owners."""
+        of the partitions' owners. There is no wait if that was after the offer, when the context's
+        `reroutes` were `since`."""
+        if self._context.reroutes != since:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._rests_end.wait()
