@@ -373,3 +373,38 @@ def test_a_paused_host_takes_connections_and_bytes_and_answers_when_it_is_resume
         world.run(driver(world))
     assert {text[:4] for text, _ in answers} == {b"earl", b"late"}
     assert all(10.5 <= moment < 10.6 for _, moment in answers)
+
+
+def test_a_resumed_process_sends_what_its_window_had_no_room_for() -> None:
+    received: list[int] = []
+
+    async def serve() -> None:
+        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(1.5)  # the window is full, and the sender is paused
+            while data := await reader.read(1_000):
+                received.append(len(data))
+            writer.close()
+
+        server = await asyncio.start_server(swallow, None, 80, limit=50)
+        await server.serve_forever()
+
+    async def send() -> None:
+        _, writer = await asyncio.open_connection("a", 80)
+        writer.write(bytes(5_000))
+        await asyncio.sleep(5.0)
+        writer.close()
+
+    async def driver(world: World) -> None:
+        world.host("a").spawn(serve)
+        sending = world.host("b").spawn(send)
+        await asyncio.sleep(1.0)
+        sending.pause()
+        await asyncio.sleep(2.0)
+        assert 0 < sum(received) < 1_000
+        sending.resume()
+        await sending.wait()
+        await asyncio.sleep(1.0)
+
+    with World(1, faults=Faults(window_bytes=100)) as world:
+        world.run(driver(world))
+    assert sum(received) == 5_000

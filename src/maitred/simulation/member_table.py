@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 SECRET_BYTES: Final = 32
+TIMELINE_VERSIONS: Final = 1_000
+"""By how much the version rises when a standby takes over."""
 HANG_SECONDS: Final = 4.0
 """The longest time for which a call of a process that is cut off hangs before it fails."""
 
@@ -92,10 +94,12 @@ class SimulatedMembers:
 
     def restore(self, standby: SimulatedMembers) -> None:
         """Lose all that changed since the copy was made, as a failover to an asynchronous standby
-        does. No listener is told."""
+        does. As in PostgreSQL, the version rises by more than a moment can lose."""
         copied = standby.copy()
-        self.version, self.rows, self.beats = copied.version, copied.rows, copied.beats
-        self.loads, self.votes, self.terms = copied.loads, copied.votes, copied.terms
+        self.rows, self.beats, self.loads = copied.rows, copied.beats, copied.loads
+        self.votes, self.terms = copied.votes, copied.terms
+        self.version = copied.version + TIMELINE_VERSIONS
+        self._changed()
 
     def secret(self) -> bytes:
         """Return the secret; create it the first time."""

@@ -238,7 +238,7 @@ class SimulatedTransport(_FlowControlMixin):
             self._stopped_reading = False
             self._soon(self._start_reading)
         if self.buffer:
-            self._soon(self.window_opened)
+            self._loop.call_soon(self.window_opened, context=self.outgoing.network.context)
 
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
         """Close as the kernel of a dead process does; if `silent`, as a host without power."""

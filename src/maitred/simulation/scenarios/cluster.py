@@ -44,6 +44,7 @@ off."""
 LAST_WISH_SECONDS: Final = 5.0
 """Time for the last request of the admin, which may revive dead letters."""
 WORKERS: Final = 3
+SLOTS: Final = 2
 PRODUCERS: Final = 2
 PROBERS: Final = 2
 
@@ -110,7 +111,7 @@ class ClusterRun:
         settings = node_settings(world.random("cluster"), world.random("idle"))
         self.fleet = fleet = Fleet(world, settings, record, kind.troubles)
         self.workers = [
-            WorkerHost(world.host(f"worker-{number}"), fleet.seeds(), record)
+            WorkerHost(world.host(f"worker-{number}"), fleet.seeds(), record, slots=SLOTS)
             for number in range(WORKERS)
         ]
         self.producers = [

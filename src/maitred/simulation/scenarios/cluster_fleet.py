@@ -52,6 +52,7 @@ class Fleet:
             world.calm()
         faults = DiskFaults.drawn(random) if troubles.database_fails else None
         self.disk = SimulatedDisk(world.random("disk"), faults)
+        self.disk.contents.signing_key()  # no failover loses what the first start ever has made
         self.members = SimulatedMembers("maitred", world.random("members"))
         settings = replace(
             settings,

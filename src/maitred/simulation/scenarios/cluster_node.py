@@ -176,13 +176,24 @@ class ClusterNode(SimulatedNode):
         self.wanted = False
         self._forget_processes()
 
-    def cut_from_database(self, seconds: float) -> None:
-        """Let the processes of this node not reach the database for this time."""
-        self._cut_until = asyncio.get_running_loop().time() + seconds
+    def pause_supervisor(self) -> None:
+        """SIGSTOP for the supervisor only."""
+        if self._supervisor is not None:
+            self._supervisor.pause()
+
+    def resume_supervisor(self) -> None:
+        """SIGCONT for the supervisor."""
+        if self._supervisor is not None:
+            self._supervisor.resume()
+
+    def cut_from_database(self, seconds: float, *, shards: bool = True) -> None:
+        """Let the supervisor, and the shards if so wished, not reach the database for this time."""
         if self._table is not None:
             self._table.cut_off(seconds)
-        for handle in self._handles.values():
-            handle.store.cut_off(seconds)
+        if shards:
+            self._cut_until = asyncio.get_running_loop().time() + seconds
+            for handle in self._handles.values():
+                handle.store.cut_off(seconds)
 
     def reconnect(self) -> None:
         """End a `cut_from_database`."""

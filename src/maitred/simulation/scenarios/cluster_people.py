@@ -16,10 +16,12 @@ that waits elsewhere offers its slots anew after its offer's time."""
 
 
 class ClusterProducer(Producer):
-    """Adds tasks for as long as the storm lasts."""
+    """Adds tasks for as long as the storm lasts. Many of them take so long that others wait, since
+    an owner that has nothing to give out can do nothing wrong."""
 
-    tasks = 30
-    pause_seconds = 2.0
+    tasks = 40
+    pause_seconds = 1.5
+    quick_probability = 0.6
 
 
 class Prober(Person):

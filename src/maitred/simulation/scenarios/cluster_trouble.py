@@ -81,9 +81,9 @@ class ClusterTrouble:
             if troubles.paths_close:  # else users would need long to notice
                 actions.append(self._power_loss)
         if troubles.nodes_freeze:
-            actions += [self._freeze_node, self._freeze_node, self._freeze_process]
+            actions += [self._freeze_node, self._freeze_supervisor, self._freeze_process]
         if troubles.paths_close:
-            actions += [self._close_paths, self._close_paths, self._cut_from_database]
+            actions += [self._close_paths, self._cut_from_database, self._cut_supervisor]
         if troubles.database_fails:
             actions += [self._trouble_database, self._trouble_database]
         if troubles.database_forgets:
@@ -155,8 +155,8 @@ class ClusterTrouble:
         return self._random.choice(self._nodes)
 
     async def _later(self) -> None:
-        most = self._random.choice((0.5, 3.0, LONG_SECONDS))
-        await asyncio.sleep(self._random.random() * most)
+        least, most = self._random.choice(((0.0, 0.5), (0.5, 4.0), (4.0, LONG_SECONDS)))
+        await asyncio.sleep(self._random.uniform(least, most))
 
     async def _kill_shard(self) -> None:
         self._any().kill_one(self._random)
@@ -184,6 +184,17 @@ class ClusterTrouble:
         node.host.pause()
         await self._later()
         node.host.resume()
+
+    async def _freeze_supervisor(self) -> None:
+        """Freeze a supervisor alone: the others declare the node dead while its shards serve."""
+        node = self._any()
+        node.pause_supervisor()
+        await asyncio.sleep(self._random.uniform(2.0, LONG_SECONDS))
+        node.resume_supervisor()
+
+    async def _cut_supervisor(self) -> None:
+        """Cut a supervisor off from the database, while its shards reach it."""
+        self._any().cut_from_database(self._random.uniform(2.0, LONG_SECONDS), shards=False)
 
     async def _freeze_process(self) -> None:
         processes = [one for one in self._any().host.processes if not one.dead]

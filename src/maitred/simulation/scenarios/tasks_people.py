@@ -75,6 +75,8 @@ class Producer(Person):
 
     tasks = 30
     pause_seconds = 0.6
+    quick_probability = 0.9
+    """The share of tasks that run for less than half a second."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class Producer(Person):
                 may_expire=bool(expires),
                 fails=0 if self.plain else random.choice((0,) * 8 + (1, 3)),
                 runs_seconds=random.choice((0.0, 0.0, 0.0, 0.01, 0.05))
-                if self.plain or random.random() < 0.9
+                if self.plain or random.random() < self.quick_probability
                 else random.choice((0.5, 1.5, 5.0)),
             )
             for _ in range(count)
