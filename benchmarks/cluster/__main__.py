@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -191,6 +191,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--quick", action="store_true", help="each once or twice")
     parser.add_argument("--kills", type=int, help="how often a node is killed")
+    parser.add_argument("--evictions", type=int, help="how often it is frozen, and cut off")
+    parser.add_argument("--drains", type=int, help="how often it is drained")
     parser.add_argument("--publish", action="store_true", help="write what the documents show")
     commands = parser.add_subparsers(dest="command")
     random_faults = commands.add_parser("faults", help="faults at random, and a verdict")
@@ -214,8 +216,9 @@ def main() -> int:
             kinds=tuple(chosen.kind),
         )
     plan = QUICK if chosen.quick else Plan()
-    if chosen.kills:
-        plan = Plan(**{**vars(plan), "kills": chosen.kills})
+    for name in ("kills", "evictions", "drains"):
+        if (times := getattr(chosen, name)) is not None:
+            plan = replace(plan, **{name: times})
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load average "
         f"{os.getloadavg()[0]:.1f}",
