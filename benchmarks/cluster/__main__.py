@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from benchmarks.cluster import cpu, failover, faults
 from benchmarks.cluster.disturbances import Disturbed, Disturber
@@ -187,7 +188,14 @@ def _write(results: list[Result], found: list[Disturbed], folder: Path) -> None:
         print(reason)
 
 
+def _stop(number: int, _: object) -> NoReturn:
+    """End in order, so that no process, namespace or database is left behind."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--quick", action="store_true", help="each once or twice")
     parser.add_argument("--kills", type=int, help="how often a node is killed")
