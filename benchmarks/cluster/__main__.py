@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from benchmarks.cluster import cpu, failover, faults
 from benchmarks.cluster.disturbances import Disturbed, Disturber
@@ -187,10 +188,19 @@ def _write(results: list[Result], found: list[Disturbed], folder: Path) -> None:
         print(reason)
 
 
+def _stop(number: int, _: object) -> NoReturn:
+    """End in order, so that no process, namespace or database is left behind."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--quick", action="store_true", help="each once or twice")
     parser.add_argument("--kills", type=int, help="how often a node is killed")
+    parser.add_argument("--evictions", type=int, help="how often it is frozen, and cut off")
+    parser.add_argument("--drains", type=int, help="how often it is drained")
     parser.add_argument("--publish", action="store_true", help="write what the documents show")
     commands = parser.add_subparsers(dest="command")
     random_faults = commands.add_parser("faults", help="faults at random, and a verdict")
@@ -214,8 +224,9 @@ def main() -> int:
             kinds=tuple(chosen.kind),
         )
     plan = QUICK if chosen.quick else Plan()
-    if chosen.kills:
-        plan = Plan(**{**vars(plan), "kills": chosen.kills})
+    for name in ("kills", "evictions", "drains"):
+        if (times := getattr(chosen, name)) is not None:
+            plan = replace(plan, **{name: times})
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load average "
         f"{os.getloadavg()[0]:.1f}",

@@ -54,6 +54,8 @@ class Disturbed:
     """The same in the windows with the disturbance."""
     pauses: list[float] = field(default_factory=list)
     """The longest that a request waited, by queue of the node."""
+    calm: list[float] = field(default_factory=list)
+    """The same in the windows before."""
     returns: list[float] = field(default_factory=list)
     """The same while the node comes back."""
     failures: int = 0
@@ -178,6 +180,7 @@ class Disturber:
         found.control.append(quantile(timeline.latencies(others, start, at), 0.99))
         found.during.append(quantile(timeline.latencies(others, at, until), 0.99))
         found.pauses += timeline.pauses(affected, at, until)
+        found.calm += timeline.pauses(affected, start, at)
         found.returns += timeline.pauses(affected, back, float("inf"))
         found.failures += timeline.failures(at, float("inf"))
         found.requests += timeline.counted(at, float("inf"))
@@ -198,7 +201,8 @@ class Disturber:
         print(
             f"{found.name} {found.count} of {times}: served again {_shown(found.served)}; backlog "
             f"{_shown(found.resumed)}; others' p99 {found.during[-1] * 1e3:.1f} ms, before "
-            f"{found.control[-1] * 1e3:.1f} ms; longest wait {_shown(found.pauses)}; "
+            f"{found.control[-1] * 1e3:.1f} ms; longest wait {_shown(found.pauses)}, "
+            f"before {_shown(found.calm)}; "
             f"{found.failures} of {found.requests} requests failed so far",
             flush=True,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,12 +168,18 @@ def network() -> Network:
 
 
 def remove_leftovers() -> None:
-    """Remove namespaces of runs that were killed."""
+    """Remove namespaces of runs that were killed, and end the processes in them."""
     folder = Path("/run/netns")
     for path in folder.glob("maitred-*") if folder.exists() else ():
-        pid = int(path.name.split("-")[1])
-        if not Path(f"/proc/{pid}").exists():
-            subprocess.run(["ip", "netns", "del", path.name], capture_output=True, check=False)
+        if Path(f"/proc/{path.name.split('-')[1]}").exists():
+            continue
+        inside = subprocess.run(
+            ["ip", "netns", "pids", path.name], capture_output=True, text=True, check=False
+        )
+        for pid in inside.stdout.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "del", path.name], capture_output=True, check=False)
 
 
 def _run(*words: str) -> None:

@@ -56,11 +56,12 @@ def id_of(rig: Rig, node: RigNode, *, asking: RigNode) -> str | None:
 def test_all_queues_go_on_without_a_killed_node(tmp_path: Path, store: str) -> None:
     with Rig(tmp_path, store, queues=QUEUES) as rig:
         rig.start_nodes(3)
-        for _ in range(2):
-            rig.start_worker(wait=False)
-        producer = rig.start_producer(rate=30, kinds=ALL_KINDS, durations=DURATIONS)
-        served_everywhere(rig)
         victim = rig.nodes[0]
+        # All are told one node, and learn of the others from it.
+        for _ in range(2):
+            rig.start_worker(url=victim.url, wait=False)
+        producer = rig.start_producer(url=victim.url, rate=30, kinds=ALL_KINDS, durations=DURATIONS)
+        served_everywhere(rig)
         rig.book.note("fault", id=0, kind="kill", victims=[victim.address])
         victim.kill()
         served_everywhere(rig)
