@@ -32,8 +32,10 @@ SEEDS = {
     "tasks": 3,
     "many-queues": 3,
     "queries": 3,
+    "cluster": 3,
+    "cluster-queries": 3,
 }
-"""The last four are large; each kind of trouble of theirs has seeds of its own in its own tests.
+"""The last five are large; each kind of trouble of theirs has seeds of its own in its own tests.
 `make soak` has a thousand of each."""
 
 
