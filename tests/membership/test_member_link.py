@@ -295,7 +295,7 @@ class RealCluster:
             on_view=views.append,
             on_lease=lambda _: None,
             listen_tls=listen_tls,
-            dial_tls=dial_tls,
+            dial_tls=None if dial_tls is None else lambda: dial_tls,
         )
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class MemberAgent:
         on_lease: Callable[[float], None],
         listen_host: str | None = None,
         listen_tls: ssl.SSLContext | None = None,
-        dial_tls: ssl.SSLContext | None = None,
+        dial_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """`load` returns the load of the node (1 is a full core). `on_view` gets each view, with
         rising versions, and `on_lease` the moment of the boot clock until which the lease may be

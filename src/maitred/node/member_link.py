@@ -138,7 +138,8 @@ class LinkKey(NamedTuple):
     random_bytes: Callable[[int], bytes]
     known_members: Callable[[], Collection[str]]
     """Returns the ids of all members in the view, to tell another member from a stranger."""
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Returns the context for a new connection; None without TLS."""
 
 
 async def dial(
@@ -149,8 +150,9 @@ async def dial(
     link: MemberLink | None = None
     try:
         async with asyncio.timeout(DIAL_SECONDS):
+            tls = None if key.tls is None else key.tls()
             found = await _connect(
-                member.host, member.member_port, lambda: MemberLink(key, member.id, lost), key.tls
+                member.host, member.member_port, lambda: MemberLink(key, member.id, lost), tls
             )
             if isinstance(found, ProbeFailure):
                 return found

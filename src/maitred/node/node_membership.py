@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 ID_BYTES: Final = 8
 ALIVE_SECONDS: Final = 60.0
 """A member whose last heartbeat is older than this does not use the database any more."""
+
+FILES_SECONDS: Final = 1.0
+"""Interval at which the supervisor looks whether its certificate has changed."""
 
 LEAVE_SECONDS: Final = 5.0
 """How long a stopping node tries to tell the others that it leaves. If the database is away, the
@@ -177,7 +181,7 @@ class NodeMembership:
             on_view=self._has_view,
             on_lease=self._has_lease,
             listen_tls=None if self._listening is None else self._listening.listening,
-            dial_tls=None if self._dialling is None else self._dialling(),
+            dial_tls=self._dialling,
         )
         return await self._agent.join()
 
@@ -189,11 +193,28 @@ class NodeMembership:
         self._tell(TrustLease(until))
 
     async def watch(self) -> None:
-        """Wait until the others declare this node dead; then raise `MemberDiedError`."""
-        if self._agent is not None:
-            await self._agent.dead.wait()
-            await self._agent.close()
-            raise MemberDiedError
+        """Wait until the others declare this node dead; then raise `MemberDiedError`. Use the new
+        certificate meanwhile when its files change."""
+        if self._agent is None:
+            return
+        while not self._agent.dead.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FILES_SECONDS):
+                    await self._agent.dead.wait()
+            self._look_at_certificate()
+        await self._agent.close()
+        raise MemberDiedError
+
+    def _look_at_certificate(self) -> None:
+        listening = self._listening
+        if listening is None or not listening.has_changed():
+            return
+        try:
+            listening.reload()
+        except MaitredError as problem:
+            self._log.error("certificate not read again; the old state stays", error=problem)
+        else:
+            self._log.info("certificate for other nodes read again")
 
     @property
     def is_alone(self) -> bool:

@@ -232,6 +232,8 @@ class PartitionMoves:
         is_known = False
         while True:
             await asyncio.sleep(TRUST_LOOK_SECONDS)
+            if self._shard.view is None:
+                continue  # the node has not joined yet, and has no lease to lose
             if not self._shard.trusted():
                 if not is_known:
                     log.warning("lease not renewed; stored tasks and slots are withheld")
