@@ -109,6 +109,7 @@ async def describe_all(client: AsyncClient, queue: QueueId) -> DescribedQueue:
     begun = await describe_root(client, queue)
     others = await each(range(1, begun.root.counts.read), lambda at: described(client, queue, at))
     found = begun.partitions.found | others.found
+    await client.members_known()  # the names of the nodes come with the view
     return begun._replace(partitions=Answers(found, others.silent), addresses=_addresses(client))
 
 
