@@ -51,6 +51,10 @@ JOIN_LEASES: Final = 6
 """A node that cannot join within this many leases gives up with an error: twice the time after
 which members without a heartbeat no longer delay it."""
 
+JOIN_CALL_LEASES: Final = 2
+"""The longest call of the table that inserts a joining member, in leases. The table may watch for
+some seconds whether another node uses the address; an answer that is lost is noticed after this."""
+
 TABLE_LEASE_SHARE: Final = 0.6
 """The share of the lease after which a call of the membership table is given up: 3 of 5 seconds.
 The lease ends soon after, and another connection may still reach the database in time."""
@@ -69,6 +73,11 @@ def stale_seconds(settings: ClusterSettings) -> float:
 def join_seconds(settings: ClusterSettings) -> float:
     """Return how long a node tries to join."""
     return settings.lease_seconds * JOIN_LEASES
+
+
+def join_call_seconds(settings: ClusterSettings) -> float:
+    """Return after how long the call that inserts a joining member is repeated."""
+    return settings.lease_seconds * JOIN_CALL_LEASES
 
 
 def table_seconds(settings: ClusterSettings) -> float:

@@ -24,7 +24,7 @@ from maitred.membership.member_effects import (
     StopMember,
 )
 from maitred.membership.observer import Observer, without_common_version
-from maitred.membership.timing import join_seconds, table_seconds
+from maitred.membership.timing import join_call_seconds, join_seconds, table_seconds
 from maitred.membership.view import MemberState
 from maitred.node.member_lines import ProbeAnswer, ProbeRequest, ReachAnswer
 from maitred.node.member_link import LinkKey, MemberLinks, ProbeFailure, dial, unreached_ports
@@ -146,7 +146,7 @@ class MemberAgent:
             joined = await self._until(
                 deadline,
                 lambda: self._table.join(self._me, *self._terms),
-                seconds=join_seconds(self._settings),
+                seconds=join_call_seconds(self._settings),
             )
             self._check(joined.result.view)
             self._admitted = loop.create_future()

@@ -57,21 +57,27 @@ and the time until the second vote came."""
 
 
 class _RecordedTable(SimulatedMemberTable):
-    """A table that notes when a call failed or took long."""
+    """A table that notes when a call failed or takes long."""
 
-    troubled_at = -inf
+    _failed_at = -inf
+    _asked_at = inf
 
     async def _ask(self, action: Callable[[], Any], *, writes: bool) -> Any:  # noqa: ANN401
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        self._asked_at = asyncio.get_running_loop().time()
         try:
-            answer = await super()._ask(action, writes=writes)
+            return await super()._ask(action, writes=writes)
         except BaseException:  # a call that was given up, too
-            self.troubled_at = loop.time()
+            self._failed_at = asyncio.get_running_loop().time()
             raise
-        if loop.time() - began > SETTINGS.beat_seconds:
-            self.troubled_at = loop.time()
-        return answer
+        finally:
+            self._failed_at = self.troubled_at
+            self._asked_at = inf
+
+    @property
+    def troubled_at(self) -> float:
+        """When a call last failed, or took longer than a healthy table does."""
+        now = asyncio.get_running_loop().time()
+        return now if now - self._asked_at > SETTINGS.beat_seconds else self._failed_at
 
 
 @dataclass(eq=False)
@@ -387,10 +393,19 @@ class MembershipStorm:
     def _violated(self, what: str) -> None:
         self.found.append(Violation(f"{what} (at {self.world.loop.time():.3f} s)"))
 
+    def _undrain(self) -> None:
+        """Put draining nodes back, as an operator would: a change of state that was given up after
+        its time may still be made, even after later ones."""
+        for one in self.hosts:
+            row = self.members.rows.get(one.now.me.id) if one.now is not None else None
+            if row is not None and row.state is MemberState.DRAINING:
+                one.tell("undrain")
+
     def _wrong(self) -> object:
         """Return what differs between the nodes and the views; nothing if all is well."""
         if self.found:
             raise self.found[0]
+        self._undrain()
         running = sorted(
             (one.now.me.id if one.now is not None else "", "active") for one in self.hosts
         )
