@@ -57,6 +57,7 @@ class ClusterRunKind:
     exactly_once: bool = False
     errorless: bool = False
     one_owner: bool = False
+    """Whether workers keep their links, so that only two owners could give out an attempt twice."""
     loses: bool = False
     """Whether the database may lose what it confirmed."""
 
@@ -65,12 +66,13 @@ class ClusterRunKind:
         return Promise(
             exactly_once=self.exactly_once,
             in_order=0,
-            overlap_after_seconds=0.0 if self.loses else LEASE_SECONDS / 2,
+            overlap_after_seconds=LEASE_SECONDS / 2,
             counts_runs=self.errorless,
             errorless=self.errorless,
             other_errors=frozenset({"unknown-queue"} if self.loses else ()),
-            one_owner=self.one_owner,
+            one_owner_seconds=LEASE_SECONDS if self.one_owner else 0.0,
             ends_get_lost=self.database_away,
+            loses=self.loses,
         )
 
     @property

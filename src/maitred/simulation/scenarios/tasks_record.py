@@ -91,9 +91,11 @@ class Promise:
     """No request of a producer fails."""
     other_errors: frozenset[str] = frozenset()
     """The codes of errors besides the usual ones with which waiting for a result may fail."""
-    one_owner: bool = False
-    """No attempt is given out twice: workers keep their links, so that only two owners of one
-    partition could do that."""
+    one_owner_seconds: float = 0.0
+    """No attempt is given out twice within this time, a lease: workers keep their links, so that
+    only two owners of one partition could do that."""
+    loses: bool = False
+    """The store may forget what it confirmed, so that hardly anything is certain."""
     ends_get_lost: bool = False
     """The store may be away, so that the end of an attempt is only in the memory of its owner, and
     another owner may give the attempt out again once it has ended."""
@@ -127,6 +129,15 @@ class TasksRecord(ScenarioRecord):
         story = self.stories[number]
         if attempt < 1 or attempt > story.retries + 1:
             raise self.violation(story, f"began attempt {attempt}")
+        if not self.promise.loses:
+            self._check_begin(story, worker, attempt, place, now)
+        run = Run(worker, attempt, now)
+        story.runs.append(run)
+        return run
+
+    def _check_begin(
+        self, story: Story, worker: str, attempt: int, place: tuple[int, int], now: float
+    ) -> None:
         if story.place not in (None, place):
             raise self.violation(story, f"is at {place} as well")
         if self.promise.counts_runs and attempt > len(story.runs) + 1:
@@ -139,8 +150,9 @@ class TasksRecord(ScenarioRecord):
         if self.promise.exactly_once and (running or story.completed):
             raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
         others = running if self.promise.ends_get_lost else story.runs
-        again = any(run.attempt == attempt for run in others) and not story.revived
-        if self.promise.one_owner and again:
+        leased_since = now - self.promise.one_owner_seconds
+        again = any(run.attempt == attempt and run.began_at > leased_since for run in others)
+        if again and not story.revived:
             raise self.violation(story, f"was given out again at {place} to {worker} at {now}")
         for run in running:
             self.overlaps += 1
@@ -151,9 +163,6 @@ class TasksRecord(ScenarioRecord):
                 )
         if place[0] < self.promise.in_order and attempt == 1 and not story.delayed:
             self._check_order(story, place)
-        run = Run(worker, attempt, now)
-        story.runs.append(run)
-        return run
 
     def _check_order(self, story: Story, place: tuple[int, int]) -> None:
         partition, sequence = place
@@ -184,7 +193,7 @@ class TasksRecord(ScenarioRecord):
         """Record that the producer got an error instead of the task's place."""
         if self.promise.errorless:
             raise self.violation(story, f"was refused with {problem!r}")
-        if problem.outcome is not NOTHING:
+        if problem.outcome is not NOTHING or self.promise.loses:
             return
         story.refused = True
         if story.runs:
