@@ -65,7 +65,7 @@ def measure(plan: Plan) -> tuple[list[Result], list[Disturbed]]:
     results = [result for one in found for result in _results(one)]
     results.append(_without_errors("rolling restart of all nodes", restarts))
     results.append(_spread([*found, *restarts]))
-    results.append(cpu.measure(rounds=plan.cpu_rounds, seconds=10, rate=150))
+    results.append(cpu.measure(rounds=plan.cpu_rounds, seconds=5, rate=300))
     return results, found
 
 
@@ -209,6 +209,7 @@ def main() -> int:
     random_faults.add_argument("--shards", type=int, default=1)
     random_faults.add_argument("--loopback", action="store_true", help="cut nothing")
     random_faults.add_argument("--kind", action="append", default=[], help="only this kind")
+    random_faults.add_argument("--keep", action="store_true", help="keep logs and ledger")
     failing = commands.add_parser("failover", help="a PostgreSQL that fails over")
     failing.add_argument("--rounds", type=int, default=3)
     failing.add_argument("--kind", action="append", default=[], choices=failover.KINDS)
@@ -222,6 +223,7 @@ def main() -> int:
             shards=chosen.shards,
             loopback=chosen.loopback,
             kinds=tuple(chosen.kind),
+            keep=chosen.keep,
         )
     plan = QUICK if chosen.quick else Plan()
     for name in ("kills", "evictions", "drains"):

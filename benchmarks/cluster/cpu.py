@@ -1,11 +1,13 @@
-"""CPU per task of three nodes, against one node that has the same load at the same time.
+"""CPU per task of three nodes, against one node with the same load and as many shards in all.
 
-Both clusters run side by side, each with its own database, worker and producer, and as many shards
-in all, so that whatever else the machine does affects both. What PostgreSQL takes is not counted.
+Each cluster has its own database, worker and producer. The two take turns in slices of a few
+seconds, in which the producer of the other one is stopped, so that whatever else the machine does
+affects both alike. What PostgreSQL takes is not counted.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import ExitStack
 from statistics import median
@@ -21,25 +23,24 @@ if TYPE_CHECKING:
 QUEUES = 12
 GOAL = 1.15
 WARM_SECONDS = 5.0
+BEGIN_SECONDS = 1.0
+"""The beginning of a slice, which is not counted: connections wake up."""
 
 
 def measure(*, rounds: int, seconds: float, rate: float) -> Result:
     """The ratio, the median of the rounds."""
     with ExitStack() as stack:
-        one = stack.enter_context(cluster(1, queues=QUEUES, shards=3))
-        three = stack.enter_context(cluster(3, queues=QUEUES, shards=1))
-        pids = {id(rig): _loaded(rig, rate) for rig in (one, three)}
-        time.sleep(WARM_SECONDS)
+        sides = [
+            Side(stack.enter_context(cluster(nodes, queues=QUEUES, shards=shards)), rate)
+            for nodes, shards in ((3, 1), (1, 3))
+        ]
+        for side in sides:
+            side.slice(WARM_SECONDS)
         found = []
         for number in range(rounds):
-            before = {id(rig): _spent(rig, pids[id(rig)]) for rig in (one, three)}
-            time.sleep(seconds)
-            each = {}
-            for rig in (one, three):
-                cpu, tasks = _spent(rig, pids[id(rig)])
-                earlier_cpu, earlier_tasks = before[id(rig)]
-                each[id(rig)] = (cpu - earlier_cpu) / max(1, tasks - earlier_tasks)
-            found.append((each[id(three)], each[id(one)]))
+            order = sides if number % 2 else sides[::-1]
+            each = {id(side): side.slice(seconds) for side in order}
+            found.append((each[id(sides[0])], each[id(sides[1])]))
             print(
                 f"round {number + 1} of {rounds}: three nodes {found[-1][0] * 1e6:.0f} us a task, "
                 f"one {found[-1][1] * 1e6:.0f} us",
@@ -56,13 +57,26 @@ def measure(*, rounds: int, seconds: float, rate: float) -> Result:
     )
 
 
-def _loaded(rig: Rig, rate: float) -> list[int]:
-    """Start a worker and a producer; the sessions of all processes that count."""
-    worker = rig.start_worker()
-    producer = rig.start_producer(rate=rate, kinds={"enqueue": 1, "result": 1})
-    return [worker.pid, producer.pid, *(node.running.pid for node in rig.nodes)]
+class Side:
+    """A cluster with a worker and a producer that is stopped except in slices."""
 
+    def __init__(self, rig: Rig, rate: float) -> None:
+        self._rig = rig
+        worker = rig.start_worker()
+        self._producer = rig.start_producer(rate=rate, kinds={"enqueue": 1, "result": 1})
+        self._producer.signal_all(signal.SIGSTOP)
+        pids = [worker.pid, self._producer.pid, *(node.running.pid for node in rig.nodes)]
+        self._sessions = pids
 
-def _spent(rig: Rig, sessions: list[int]) -> tuple[float, int]:
-    """CPU seconds of these sessions so far, and the tasks that have run."""
-    return session_cpu_seconds(sessions), len(rig.ledger.ended)
+    def slice(self, seconds: float) -> float:
+        """Let the producer run; the CPU seconds of all processes for each task."""
+        self._producer.signal_all(signal.SIGCONT)
+        time.sleep(BEGIN_SECONDS)
+        cpu, tasks = self._spent()
+        time.sleep(seconds)
+        later_cpu, later_tasks = self._spent()
+        self._producer.signal_all(signal.SIGSTOP)
+        return (later_cpu - cpu) / max(1, later_tasks - tasks)
+
+    def _spent(self) -> tuple[float, int]:
+        return session_cpu_seconds(self._sessions), len(self._rig.ledger.ended)

@@ -28,9 +28,15 @@ DONE_SECONDS = 180.0
 
 
 def run(
-    *, faults: int, seed: int, shards: int, loopback: bool = False, kinds: tuple[str, ...] = ()
+    *,
+    faults: int,
+    seed: int,
+    shards: int,
+    loopback: bool = False,
+    kinds: tuple[str, ...] = (),
+    keep: bool = False,
 ) -> int:
-    """Do so many faults; 0 if the run was clean."""
+    """Do so many faults; 0 if the run was clean. `keep` keeps the folder even then."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     began = time.monotonic()
     with cluster(
@@ -64,8 +70,8 @@ def run(
     print(*verdict.unexplained, sep="\n")
     for number in sorted(verdict.lost):
         print(f"lost: {number}")
-    if verdict.is_clean:
+    if verdict.is_clean and not keep:
         shutil.rmtree(folder, ignore_errors=True)
-        return 0
-    print(f"what was written down: {folder}")
-    return 1
+    else:
+        print(f"what was written down: {folder}")
+    return 0 if verdict.is_clean else 1

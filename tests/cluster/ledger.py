@@ -25,7 +25,7 @@ from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     Entry = dict[str, Any]
@@ -193,7 +193,7 @@ class Verdict:
         return not self.lost and not self.unexplained and not self.wrong
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Verdict:
+    def of(cls, entries: Sequence[Entry]) -> Verdict:
         verdict = cls()
         acknowledged: set[int] = set()
         ended: set[int] = set()
@@ -222,7 +222,7 @@ class Verdict:
         verdict.acknowledged = len(acknowledged)
         verdict.ended = len(ended)
         verdict.lost = acknowledged - ended
-        verdict.faults.update(fault.kind for fault in faults)
+        verdict.faults.update(entry["kind"] for entry in entries if entry["what"] == "fault")
         return verdict
 
     def __str__(self) -> str:
