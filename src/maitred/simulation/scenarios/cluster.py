@@ -43,6 +43,9 @@ RECOVERY_SECONDS: Final = 400.0
 off."""
 LAST_WISH_SECONDS: Final = 5.0
 """Time for the last request of the admin, which may revive dead letters."""
+ONE_OWNER_SECONDS: Final = 3.0
+"""The shortest time after which an attempt may be given out again: the next owner of a partition
+waits this long (`recovery_seconds`) for workers that cannot reach it."""
 WORKERS: Final = 3
 SLOTS: Final = 2
 PRODUCERS: Final = 2
@@ -57,7 +60,7 @@ class ClusterRunKind:
     exactly_once: bool = False
     errorless: bool = False
     one_owner: bool = False
-    """Whether workers keep their links, so that only two owners could give out an attempt twice."""
+    """Whether no two owners give out the same attempt within `ONE_OWNER_SECONDS`."""
     loses: bool = False
     """Whether the database may lose what it confirmed."""
 
@@ -70,7 +73,7 @@ class ClusterRunKind:
             counts_runs=self.errorless,
             errorless=self.errorless,
             other_errors=frozenset({"unknown-queue"} if self.loses else ()),
-            one_owner_seconds=LEASE_SECONDS if self.one_owner else 0.0,
+            one_owner_seconds=ONE_OWNER_SECONDS if self.one_owner else 0.0,
             ends_get_lost=self.database_away,
             loses=self.loses,
         )

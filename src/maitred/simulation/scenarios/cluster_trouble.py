@@ -207,24 +207,25 @@ class ClusterTrouble:
     # The network
 
     async def _close_paths(self) -> None:
-        """Close the paths between two groups of nodes, users among them now and then."""
+        """Close the paths between two groups of nodes; some users are on either side, and others
+        reach both. The database may be on one side only."""
         random, network = self._random, self._world.network
         nodes = [node.host for node in self._nodes]
         cut = random.sample(nodes, random.randint(1, len(nodes) - 1))
         others: list[Host] = [host for host in nodes if host not in cut]
-        if self._troubles.users_die and random.random() < 0.5:
-            users = [one.host for one in (*self._workers, *self._users)]
-            others += random.sample(users, random.randint(1, len(users)))
+        away = random.choice(("", "supervisors", "all"))
+        for node in self._nodes:
+            if node.host in cut and away:
+                seconds = random.uniform(2.0, LONG_SECONDS)
+                node.cut_from_database(seconds, shards=away == "all")
+        for user in (*self._workers, *self._users):
+            random.choice((cut, others, [])).append(user.host)
         if random.random() < 0.5:
             network.partition(cut, others)
         else:
             groups = [cut, others]
             random.shuffle(groups)
             network.block(*groups)
-        if random.random() < 0.5:
-            for node in self._nodes:
-                if node.host in cut:
-                    node.cut_from_database(random.random() * LONG_SECONDS)
         await self._later()
         network.heal()
 

@@ -92,8 +92,8 @@ class Promise:
     other_errors: frozenset[str] = frozenset()
     """The codes of errors besides the usual ones with which waiting for a result may fail."""
     one_owner_seconds: float = 0.0
-    """No attempt is given out twice within this time, a lease: workers keep their links, so that
-    only two owners of one partition could do that."""
+    """No attempt is given out twice within this time: only two owners of one partition could do
+    that."""
     loses: bool = False
     """The store may forget what it confirmed, so that hardly anything is certain."""
     ends_get_lost: bool = False
