@@ -5,6 +5,7 @@ from __future__ import annotations
 from maitred.cli.output import print_table
 
 STUDIES = {
+    "cluster": "How far a cluster scales: membership, placement and takeover with many nodes.",
     "contest": "Which worker gets the query: the policies compared.",
     "limits": "How a worker finds how many queries it can take: a picture of its limit.",
     "matching": "How tasks find workers: Cadence's scenarios on maitred's partitions.",

@@ -68,8 +68,10 @@ def conduct(
     output: Path,
     picture: str,
     as_json: bool,
+    show: Callable[[AnyStudy], None] | None = None,
 ) -> None:
-    """Run a study with progress on standard error, write its files and print its results."""
+    """Run a study with progress on standard error, write its files and print its results; `show`
+    prints them for people, if the study has more than one table."""
     if picture != "none":
         check_available()
     study = study_of(settings, Progress())
@@ -87,6 +89,8 @@ def conduct(
         ) from None
     if as_json:
         print_json(study.as_json())
+    elif show is not None:
+        show(study)
     else:
         print_table(study.table())
         click.echo()
