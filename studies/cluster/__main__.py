@@ -9,7 +9,7 @@ import click
 
 from maitred.cli.main import run_command
 from studies.cluster import QUICK, ClusterStudySettings, cluster_study, draw
-from studies.cluster.settings import PARTS
+from studies.cluster.settings import CHANGES, PARTS
 from studies.command import conduct, given, study_options
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 @click.option("--runs", type=int, help="Runs times nodes of each size.  [default: 300]")
 @click.option("--acquire-ms", type=float, multiple=True, help="[repeatable; default: 1, 5, 20]")
 @click.option("--seconds", "steady_seconds", type=float, help="Virtual seconds without a change.")
+@click.option(
+    "--change",
+    "changes",
+    multiple=True,
+    type=click.Choice(CHANGES),
+    help="[repeatable; default: killed, joined, frozen, joined, drained]",
+)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="[repeatable]")
 @study_options
 def cluster(
@@ -35,6 +42,7 @@ def cluster(
     runs: int | None,
     acquire_ms: tuple[float, ...],
     steady_seconds: float | None,
+    changes: tuple[str, ...],
     parts: tuple[str, ...],
     output: Path,
     picture: str,
@@ -43,16 +51,17 @@ def cluster(
 ) -> None:
     """How far a cluster scales: the load of membership, how long a view takes to be everywhere,
     what moves when a node is lost or added, and how long a takeover takes."""
-    changes = given(
+    changed = given(
         sizes=sizes or None,
         partitions=partitions,
         shards=shards,
         runs=runs,
         acquire_ms=acquire_ms or None,
         steady_seconds=steady_seconds,
+        changes=changes or None,
         parts=parts or None,
     )
-    settings = replace(QUICK if quick else ClusterStudySettings(), **changes)
+    settings = replace(QUICK if quick else ClusterStudySettings(), **changed)
     conduct(
         "cluster",
         settings,

@@ -3,9 +3,8 @@ membership table, and counts.
 
 The members of a run are in the table from the beginning, as active ones: joining one after another
 would take hundreds of virtual seconds, and is measured with one node. The agents begin at random
-moments within a second, so that their heartbeats are spread over the second. Then one node is
-killed, started again, frozen, started again and drained, each when the view of the change before is
-everywhere.
+moments within a second, so that their heartbeats are spread over the second. Then nodes are
+killed, frozen, drained and started again, each when the view of the change before is everywhere.
 
 The table takes 0.1 to 2 ms each way, however many calls there are at once: a real database is
 slower under load. Rows are counted as the statements of `store/sql/postgres` touch them.
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 PORT: Final = 4_747
 MEMBER_PORT: Final = 4_746
 CLUSTER: Final = ClusterSettings()
-SETTLE_SECONDS: Final = 3.0
+SETTLE_SECONDS: Final = 1.5
 """Until all agents have begun and all links are open."""
 CHANGE_SECONDS: Final = 40.0
 """The longest time for which a change is waited for."""
@@ -243,14 +242,7 @@ class _Simulated:
         steady = self.load.since(before)
         messages, sent = self.trace.messages - messages, self.trace.bytes - sent
         links = len(self.world.network.connections)
-        first, second, third = self.random.sample(self.nodes, 3)
-        changes = [
-            await self._change("killed", first, self._kill),
-            await self._change("joined", first, self._start_again),
-            await self._change("frozen", second, self._freeze),
-            await self._change("joined", second, self._start_again),
-            await self._change("drained", third, self._drain),
-        ]
+        changes = await self._changes()
         if self.complaints:
             raise Violated(f"An agent complained: {self.complaints[:3]}")
         count = len(self.nodes)
@@ -265,11 +257,24 @@ class _Simulated:
             message_bytes=sent / seconds,
             links=links / count,
             beat_bytes=len(json.encode({one.me.id: 1_000_000 for one in self.nodes})),
-            changes=tuple(changes),
+            changes=changes,
             cpu_share=cpu / seconds / count,
         )
 
     # Changes
+
+    async def _changes(self) -> tuple[Change, ...]:
+        acts = {"killed": self._kill, "frozen": self._freeze, "drained": self._drain}
+        others = self.random.sample(self.nodes, len(self.nodes))
+        node = others[0]
+        found = []
+        for kind in self.settings.changes:
+            if kind == "joined":
+                found.append(await self._change(kind, node, self._start_again))
+            else:
+                node = others.pop()
+                found.append(await self._change(kind, node, acts[kind]))
+        return tuple(found)
 
     async def _change(self, kind: str, node: _Node, act: Callable[[_Node], None]) -> Change:
         """Make the change, and wait until its view is everywhere."""

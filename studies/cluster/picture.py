@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from maitred.simulation.pictures import COLOURS, picture
-from studies.cluster.report import KINDS
+from studies.cluster.settings import CHANGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,8 @@ def _draw_load(axes: Any, study: ClusterStudy) -> None:  # noqa: ANN401
 
 
 def _draw_changes(axes: Any, study: ClusterStudy) -> None:  # noqa: ANN401
-    for number, kind in enumerate(KINDS):
+    kinds = [kind for kind in CHANGES if kind in study.settings.changes]
+    for number, kind in enumerate(kinds):
         worst = [
             max(
                 change.everywhere_seconds
@@ -63,7 +64,7 @@ def _draw_changes(axes: Any, study: ClusterStudy) -> None:  # noqa: ANN401
 def _draw_moves(axes: Any, study: ClusterStudy) -> None:  # noqa: ANN401
     for number, (placement, batch_size) in enumerate(study.settings.placements):
         moved = [
-            100 * one.moved_by_loss / study.settings.partitions
+            100 * one.moved_by_loss / one.partitions
             for one in study.spreads
             if (one.placement, one.batch_size) == (placement, batch_size)
         ]

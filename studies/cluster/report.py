@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from studies.cluster.settings import CHANGES
 from studies.cluster.takeover import SERVER_AT_ONCE
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from studies.cluster.settings import ClusterStudySettings
     from studies.cluster.spread import Spread
     from studies.cluster.takeover import Takeover
-
-KINDS = ("killed", "frozen", "drained", "joined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class ClusterStudy:
             "One node changes": [
                 row for size in self.settings.sizes for row in self._changes(size)
             ],
-            "Placement": [_spread_row(one, self.settings.partitions) for one in self.spreads],
+            "Placement": [_spread_row(one) for one in self.spreads],
             "Takeover of a lost node": [_takeover_row(one) for one in self.takeovers],
         }
 
@@ -85,7 +84,7 @@ class ClusterStudy:
         }
 
     def _changes(self, size: int) -> Iterator[dict[str, object]]:
-        for kind in KINDS:
+        for kind in CHANGES:
             found = self._of_kind(size, kind)
             if not found:
                 continue
@@ -107,20 +106,25 @@ class ClusterStudy:
     def _found(self, size: int) -> Iterator[str]:
         if runs := self._runs(size):
             steady = self._steady(runs)
-            killed, frozen = (self._of_kind(size, kind) for kind in ("killed", "frozen"))
             yield (
                 f"{size} nodes: membership is {steady['statements/s']:,} statements a second that "
-                f"read {steady['rows read/s']:,} rows; a view is everywhere "
-                f"{max(one.everywhere_seconds for one in killed):.2f} s after a kill and "
-                f"{max(one.everywhere_seconds for one in frozen):.1f} s after a freeze, at most."
+                f"read {steady['rows read/s']:,} rows."
             )
+        for kind in CHANGES:
+            if changes := self._of_kind(size, kind):
+                yield (
+                    f"{size} nodes: a view is everywhere "
+                    f"{max(one.everywhere_seconds for one in changes):.2f} s after a node was "
+                    f"{kind}, at most."
+                )
         for one in self.spreads:
             if one.nodes == size:
                 yield (
                     f"{size} nodes, {_name(one)}: losing a node moves {one.moved_by_loss:,} of "
-                    f"{self.settings.partitions:,} partitions; the fullest node has "
-                    f"{one.max_over_mean:.2f} times the mean; computing all owners takes "
-                    f"{one.owners_seconds:.1f} s of processor time."
+                    f"{one.partitions:,} partitions; the fullest node has "
+                    f"{one.max_over_mean:.2f} times the mean; computing the owners of "
+                    f"{self.settings.partitions:,} takes "
+                    f"{one.owner_us * self.settings.partitions / 1e6:.1f} s of processor time."
                 )
         slowest = max(
             (one for one in self.takeovers if one.nodes == size),
@@ -140,21 +144,22 @@ def _name(one: Spread) -> str:
     return f"{one.placement} with batch {one.batch_size}" if one.batch_size else "basic routing"
 
 
-def _spread_row(one: Spread, partitions: int) -> dict[str, object]:
+def _spread_row(one: Spread) -> dict[str, object]:
     return {
         "nodes": one.nodes,
         "placement": one.placement if one.batch_size else "basic",
         "batch": one.batch_size,
+        "partitions": one.partitions,
         "view bytes": one.view_bytes,
         "fullest node/mean": round(one.max_over_mean, 2),
         "emptiest/mean": round(one.min_over_mean, 2),
         "fullest shard/mean": round(one.shard_max_over_mean, 2),
         "moved by a loss": one.moved_by_loss,
-        "% ": round(100 * one.moved_by_loss / partitions, 2),
+        "% ": round(100 * one.moved_by_loss / one.partitions, 2),
         "to one node, at most": one.most_to_one_node,
         "moved by an addition": one.moved_by_addition,
-        "%": round(100 * one.moved_by_addition / partitions, 2),
-        "CPU s for all owners": round(one.owners_seconds, 2),
+        "%": round(100 * one.moved_by_addition / one.partitions, 2),
+        "CPU µs an owner": round(one.owner_us, 1),
     }
 
 

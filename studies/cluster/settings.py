@@ -15,6 +15,8 @@ PARTITIONS_MAX = 1_000_000
 
 PARTS = ("membership", "placement", "takeover")
 
+CHANGES = ("killed", "frozen", "drained", "joined")
+
 RUNS_MAX = 10
 """More runs of the same faults do not change the median."""
 
@@ -36,14 +38,22 @@ class ClusterStudySettings:
     """Each size is simulated this many divided by its nodes times, at least once and at most
     `RUNS_MAX` times, each with a seed of its own."""
 
-    steady_seconds: float = 4.0
+    steady_seconds: float = 2.0
     """How long the load of membership is measured, in virtual seconds, while no node changes."""
+
+    changes: tuple[str, ...] = ("killed", "joined", "frozen", "joined", "drained")
+    """What happens to nodes, one after another; `joined` starts the node of the change before
+    again."""
 
     parts: tuple[str, ...] = PARTS
     """Which parts of the study to run."""
 
     placements: tuple[tuple[str, int], ...] = (("wrap", 0), ("wrap", 8), ("steady", 8))
     """Placements and batch sizes. With batch size 0 both placements are the same."""
+
+    steady_partitions: int = 20_000
+    """With the placement `steady`, which takes over ten times as long, this many partitions are
+    placed at most."""
 
     acquire_ms: tuple[float, ...] = (1.0, 5.0, 20.0)
     """How long the store takes to acquire a group of partitions."""
@@ -66,11 +76,19 @@ class ClusterStudySettings:
             raise InvalidArgument(
                 f"A cluster of this study has 3 to {NODES_MAX:,} nodes, not {self.sizes}."
             )
+        if not set(self.changes) <= set(CHANGES) or self.changes[:1] == ("joined",):
+            raise InvalidArgument(
+                f"A node is {', '.join(CHANGES)} in this study; it joins after another change."
+            )
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidArgument(
                 f"The partitions are {self.partitions}; 1 to {PARTITIONS_MAX:,} can be studied."
             )
-        if self.shards < 1 or self.runs < 1 or self.steady_seconds <= 0 or self.read_ms <= 0:
+        if (
+            min(self.shards, self.runs, self.steady_partitions) < 1
+            or self.steady_seconds <= 0
+            or self.read_ms <= 0
+        ):
             raise InvalidArgument("The shards, runs and times of a cluster study are positive.")
         if not all(ms > 0 for ms in self.acquire_ms):
             raise InvalidArgument("The store takes more than 0 ms to acquire partitions.")

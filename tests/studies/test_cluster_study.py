@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from studies.cluster import QUICK, ClusterStudy, ClusterStudySettings, cluster_study, draw
 from studies.cluster.membership import TableLoad
-from studies.cluster.report import KINDS
+from studies.cluster.settings import CHANGES
 from studies.cluster.spread import owners, study_keys, study_view, without
 
 from maitred.errors import InvalidArgument, UnknownAlgorithm
@@ -51,7 +51,7 @@ def test_membership_costs_a_heartbeat_a_second_and_node(study: ClusterStudy) -> 
 
 def test_a_view_is_everywhere_soon_after_a_change(study: ClusterStudy) -> None:
     for run in study.membership:
-        assert {change.kind for change in run.changes} == set(KINDS)
+        assert {change.kind for change in run.changes} == set(CHANGES)
         for change in run.changes:
             assert 0 < change.decided_seconds < change.everywhere_seconds
             assert change.spread_seconds < 0.5
@@ -112,6 +112,8 @@ def test_loads_are_subtracted() -> None:
         ({"shards": 0}, InvalidArgument, "are positive"),
         ({"acquire_ms": (0.0,)}, InvalidArgument, "more than 0 ms"),
         ({"with_work": (1.5,)}, InvalidArgument, "at most 1"),
+        ({"changes": ("joined",)}, InvalidArgument, "joins after another"),
+        ({"parts": ("wrong",)}, InvalidArgument, "parts of this study are membership"),
         ({"placements": (("wrong", 8),)}, UnknownAlgorithm, "no placement called 'wrong'"),
     ],
 )
