@@ -93,9 +93,10 @@ class ClusterTrouble:
         return actions
 
     async def act(self) -> None:
-        """Cause one trouble; some are over when this returns, and others go on for a while."""
+        """Cause one trouble, which may go on for a while; nodes that leave in order do so one after
+        another."""
         action = self._random.choice(self._actions)
-        if self._random.random() < 0.5 and not self._is_orderly:
+        if not self._is_orderly:
             task = asyncio.ensure_future(action())
             self._under_way[task] = None
             task.add_done_callback(lambda done: self._under_way.pop(done, None))
