@@ -425,6 +425,33 @@ async def test_requests_that_wait_for_a_link_are_placed_again(
 
 
 @in_a_loop
+async def test_a_view_that_another_shard_told_is_followed_by_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next node to forward a request may know of a death before the own supervisor tells it."""
+    monkeypatch.setattr(remote_peer, "WAIT_SECONDS", 1000.0)
+    async with cluster(tmp_path, 3) as there:
+        view = there.view(2, [0, 2])
+        homes, queues = ClusterHomes(view), (there.queue_of(1, skip=skip) for skip in range(100))
+        survivor = there.nodes[0].member
+        queue = next(
+            one for one in queues if homes.home(("n", one, 1, 0), 0.0).member.id == survivor
+        )
+        there.nodes[1].kill(0)
+        client = await there.nodes[0].ready()
+        client.write(echo(queue, b"waits", stream=1))
+        await until(lambda: there.shard(0).forwarded == 1)
+        assert len(remote(there, 0, 1)._waiting) == 1
+        there.adopt(view, 2)
+        # The third node forwards a request, and tells the view first.
+        other = await there.nodes[2].ready()
+        assert echoed_in(await other.ask(echo(queue, b"forwarded"))).payload == b"forwarded"
+        assert there.shard(0).view_version == 2
+        assert echoed_in(await client.frame()).payload == b"waits"
+        assert there.shard(0).statistics()["links"] == {"remote": 0, "connected": 0}
+
+
+@in_a_loop
 async def test_requests_in_flight_at_a_lost_node_have_an_unknown_outcome(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as there:
         held = asyncio.Event()

@@ -62,6 +62,9 @@ class MemberShard(Protocol):
     def failures_logged(self, event: str) -> AbstractContextManager[None]:
         """Log what the block raises."""
 
+    def adopt(self, view: ClusterView) -> None:
+        """Have all parts of the shard adopt the view, if it is newer than the present one."""
+
 
 class ShardMembership:
     """The shard's view of the cluster, and the node's lease."""
@@ -138,7 +141,7 @@ class ShardMembership:
             await asyncio.sleep(0)
 
     def _tell_view(self, message: TellView) -> ViewTold:
-        self.adopt(message.view)
+        self._shard.adopt(message.view)
         return ViewTold(self._owners.version)
 
     # Proofs
