@@ -218,7 +218,9 @@ def _text(name: str) -> str:
 def rows(heading: str) -> list[list[str]]:
     """The cells of the table below a heading, without its first two lines."""
     section = SCALING.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    first = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert first
+    lines = first[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
