@@ -12,8 +12,12 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster.disturbances import Disturbed
 
+THINNED = 5
+"""Of the requests to other nodes' queues, one of so many is drawn: all of them make a file of two
+megabytes, and show no more."""
+
 KINDS = (
-    ("other", COLOURS[4], ".", "queues of the other nodes"),
+    ("other", COLOURS[4], ".", "queues of the other nodes (one request of five)"),
     ("affected", COLOURS[0], ".", "queues of the node"),
     ("failed", COLOURS[5], "x", "failed"),
 )
@@ -26,6 +30,7 @@ def draw(found: Sequence[Disturbed], path: Path) -> None:
         for plot, one in zip(plots[:, 0], found, strict=True):
             for kind, colour, marker, label in KINDS:
                 points = [point for point in one.points if point.kind == kind]
+                points = points[:: THINNED if kind == "other" else 1]
                 plot.scatter(
                     [point.at for point in points],
                     [1e3 * point.seconds for point in points],
