@@ -223,6 +223,7 @@ def test_a_visitor_goes_further_up_and_hears_what_became_of_it() -> None:
     taken, unwanted = driver.visit(55), driver.visit(56)
     driver.pass_time(0.1)
     assert driver.passed_tasks == [taken, unwanted]
+    assert not driver.partition.idle, "the child would send them again"
     driver.partition.tree.task_answered(taken, session_of(8), "worker 8", driver.now)
     driver.pass_time(2.0)
     driver.partition.tree.task_answered(unwanted, b"", "", driver.now)
@@ -230,6 +231,7 @@ def test_a_visitor_goes_further_up_and_hears_what_became_of_it() -> None:
     assert driver.visitors[taken].value == session_of(8)
     assert driver.visitors[unwanted].value is None
     assert driver.partition.tree.tasks_away == 0
+    assert driver.partition.idle
 
 
 def test_a_worker_that_is_faster_than_the_parents_word() -> None:

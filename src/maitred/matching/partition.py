@@ -307,6 +307,7 @@ class Partition(PartitionState):
         return bool(
             self.own_tasks.open_tasks
             or self.backlog.ready
+            or self.tree.tasks_away
             or self.offers.slots
             or self.offers.aside
             or self.offers.sets

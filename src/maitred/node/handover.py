@@ -196,6 +196,8 @@ class Handovers:
             lambda: not owned.asked and not partition.stored_tasks.is_searching,
             now + CALL_BACK_SECONDS,
         )
+        if self._partitions.owned.get(owned.key) is not owned:
+            return  # it was let go meanwhile, and all requests that waited for it were answered
         partition.tree.lose_all_away(loop.time())
         self._partitions.drive(owned)
         while True:

@@ -128,6 +128,12 @@ class World:
         if process is not None and process.exception_handler is not None and not process.dead:
             process.exception_handler(loop, context)
             return
+        if (
+            process is not None
+            and process.dead
+            and isinstance(context.get("future"), SimulatedTask)
+        ):
+            return  # a process that has ended could not retrieve the exceptions of its tasks
         error = context.get("exception")
         if self._first_failure is None:
             self._first_failure = error

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from maitred.client.enqueue_batches import PIECE_BYTES
-from maitred.errors import NO, InvalidProof, MaitredError, UnknownQueue
+from maitred.errors import NO, Closed, InvalidProof, MaitredError, UnknownQueue
 from maitred.protocol.tasks import TASKS_MAX, Finish
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class CompletionReports:
         if isinstance(answer, UnknownQueue):
             # The queue was deleted, or forgotten since all its tasks were over: these as well.
             statistics.late += ends
+        elif isinstance(answer, Closed):  # the worker stopped, and logs what it could not report
+            statistics.unreported += ends
         elif isinstance(answer, MaitredError):
             statistics.unreported += ends
             self._log.error("the node refuses the end of tasks", tasks=ends, error=answer)

@@ -40,6 +40,7 @@ class Run:
     worker: str
     attempt: int
     began_at: float
+    place: tuple[int, int]
     ended: bool = False
 
 
@@ -113,6 +114,8 @@ class TasksRecord(ScenarioRecord):
         self.duplicates = 0
         self.overlaps = 0
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._revived: set[tuple[str, tuple[int, int]]] = set()
+        """The places of tasks that were revived; their producers may not know them."""
         self._running: dict[str, int] = {}
         """Handlers that run, by worker."""
 
@@ -131,14 +134,14 @@ class TasksRecord(ScenarioRecord):
             raise self.violation(story, f"began attempt {attempt}")
         if not self.promise.loses:
             self._check_begin(story, worker, attempt, place, now)
-        run = Run(worker, attempt, now)
+        run = Run(worker, attempt, now, place)
         story.runs.append(run)
         return run
 
     def _check_begin(
         self, story: Story, worker: str, attempt: int, place: tuple[int, int], now: float
     ) -> None:
-        if story.place not in (None, place):
+        if story.place not in (None, place) or any(run.place != place for run in story.runs):
             raise self.violation(story, f"is at {place} as well")
         if self.promise.counts_runs and attempt > len(story.runs) + 1:
             raise self.violation(story, f"began attempt {attempt} at {worker}")
@@ -152,7 +155,7 @@ class TasksRecord(ScenarioRecord):
         others = running if self.promise.ends_get_lost else story.runs
         leased_since = now - self.promise.one_owner_seconds
         again = any(run.attempt == attempt and run.began_at > leased_since for run in others)
-        if again and not story.revived:
+        if again and (story.queue, place) not in self._revived:
             raise self.violation(story, f"was given out again at {place} to {worker} at {now}")
         for run in running:
             self.overlaps += 1
@@ -201,6 +204,7 @@ class TasksRecord(ScenarioRecord):
 
     def revives(self, queue: str, place: tuple[int, int]) -> None:
         """Record that a dead letter is to be tried again."""
+        self._revived.add((queue, place))
         for story in self.stories:
             if (story.queue, story.place) == (queue, place):
                 story.revived = True
