@@ -117,15 +117,6 @@ class ClusterView(Struct, frozen=True, array_like=True, kw_only=True):
         """Return the member with this id; None if it is dead or was never there."""
         return next((one for one in self.members if one.id == id_), None)
 
-    def places_like(self, other: ClusterView) -> bool:
-        """Return whether every partition has the same owner in both views: the same members are
-        active, and the terms of placement are the same."""
-        return (
-            self.spread_batch == other.spread_batch
-            and self.placement == other.placement
-            and [one.id for one in self.active] == [one.id for one in other.active]
-        )
-
     @property
     def protocol(self) -> int:
         """The newest version of the protocol that every member speaks; 0 if there is none."""

@@ -98,10 +98,7 @@ class PartitionMoves:
         self._shard.spawn(self._load())
         self._shard.spawn(self._watch_lease())
 
-    def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
-        # Half of all views change no owner: a node joins, or one that has drained is gone.
-        if old is not None and new.places_like(old):
-            return
+    def _view_changes(self, _old: ClusterView | None, _new: ClusterView) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
