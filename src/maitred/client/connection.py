@@ -463,7 +463,8 @@ class _Registration:
 
 
 class _ViewInquiry(_Registration):
-    """Receives the answer that follows the node's view, or shows that there is none."""
+    """Receives the answer to the OPTIONS behind REGISTER. If no view came before it, the node
+    belongs to no cluster."""
 
     __slots__ = ()
 

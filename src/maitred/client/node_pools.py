@@ -143,7 +143,8 @@ class NodePools:
         return any(pool.asked_for_views for pool in self.current.values())
 
     def find(self, name: str) -> Pool:
-        """Return the node of that address or identity; raise `UnknownHost` if there is none."""
+        """Return the pool of the node with this address or identity; raise `UnknownHost` if the
+        client has no such node."""
         found = self.current.get(name) or self.of_identity(name)
         if found is None:
             found = next((pool for pool in self.current.values() if pool.name == name), None)
@@ -154,7 +155,7 @@ class NodePools:
         return found
 
     def of_identity(self, identity: str) -> Pool | None:
-        """Return the pool of the node with this identity; None if there is none."""
+        """Return the pool of the node with this identity; None if the client has no such node."""
         for pool in self.current.values():
             if pool.identity == identity:
                 return pool
@@ -205,7 +206,7 @@ class NodePools:
     # Views
 
     def accepts(self, view: ClusterView) -> bool:
-        """Return whether the view is newer than the known one. A view without members is none."""
+        """Return whether the view is newer than the known one; a view without members never is."""
         known = self.view
         if not view.members:
             return False

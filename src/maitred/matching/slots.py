@@ -80,7 +80,7 @@ class SlotRequest(Struct, eq=False):
 
     token: Token
     session: bytes
-    """The gateway's session."""
+    """The random session by which partitions and workers know the gateway."""
     user: str
     slots: int
     """Slots that it still wants."""

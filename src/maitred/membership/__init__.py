@@ -1,1 +1,1 @@
-"""Who is in the cluster: members, views, heartbeats, votes, joining and leaving. Pure."""
+"""Decides which nodes belong to the cluster: views, heartbeats, votes, joining, leaving. Pure."""

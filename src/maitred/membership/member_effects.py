@@ -33,7 +33,8 @@ class ReadTable(NamedTuple):
 
 
 class ProbeMember(NamedTuple):
-    """Probe the member over its link, or dial it if there is none, then call `Observer.probed`."""
+    """Probe the member over the link to it, or dial it without a link; then call
+    `Observer.probed`."""
 
     member: ClusterMember
     and_back: bool

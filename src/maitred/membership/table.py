@@ -81,7 +81,7 @@ class MembershipTable(Protocol):
         notification may have been lost."""
 
     async def close(self) -> None:
-        """Release the connection."""
+        """Close the connection to the database."""
 
 
 VOTE_SECONDS = 120.0

@@ -131,7 +131,7 @@ class OperatorsTable(Protocol):
         """Change the member's state if it is still `before`; return the table as it is then."""
 
     async def close(self) -> None:
-        """Release the connection."""
+        """Close the connection to the database."""
 
 
 class ClusteredShard(Protocol):

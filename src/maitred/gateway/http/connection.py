@@ -80,7 +80,7 @@ class ConnectionListener(ReaderListener, Protocol):
         """Answer a request, now or later; raise nothing."""
 
     def certified(self, connection: HttpConnection) -> Identity | None:
-        """Return the user of the connection's client certificate; None if there is none."""
+        """Return the user to whom the connection's client certificate is mapped, or None."""
 
     async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Verify the credentials of a request, and set its identity; raise if they are wrong."""

@@ -452,7 +452,7 @@ class HttpListener:
             audit.record("http login", user=identity.name, source=source, details=via)
 
     def certified(self, connection: HttpConnection) -> Identity | None:
-        """Return the user of the connection's client certificate; None if there is none."""
+        """Return the user to whom the connection's client certificate is mapped, or None."""
         shown = connection.transport.get_extra_info("ssl_object")
         now = self.gateway.surroundings.wall_clock()
         return self.guard.authenticator.certified(shown, now)

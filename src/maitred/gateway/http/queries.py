@@ -48,11 +48,11 @@ class StreamingListener(Protocol):
     """The listener whose queries are answered, perhaps as streams of rows."""
 
     gateway: Gateway
-    """Runs the queries."""
+    """Dispatches the queries of HTTP callers to workers."""
     settings: GatewaySettings
     """The settings of the gateway, with the default timeout of queries."""
     log: Logger
-    """Takes failures."""
+    """The log that failures are written to."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as a task until it ends or the listener closes."""

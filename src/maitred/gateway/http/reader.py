@@ -95,7 +95,7 @@ class ReaderListener(Protocol):
     budgets: Budgets
     """Count the bytes that all connections hold."""
     log: Logger
-    """Takes failures."""
+    """The log that failures are written to."""
 
     def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
         """Raise if a head can be refused by itself, whatever its user and route are."""
