@@ -361,6 +361,7 @@ class _WithoutNode(QueryGateway):
         told: Told,
         *,
         patient: bool,  # noqa: ARG002
+        first: object = None,  # noqa: ARG002
     ) -> NodeRequest:
         if not isinstance(message, Allocate):
             raise InvalidArgument("There is no node to relay it.")

@@ -246,6 +246,7 @@ class RecordedEffects:
         told: Callable[[Any, float], None],
         *,
         patient: bool,  # noqa: ARG002
+        first: Any = None,  # noqa: ANN401, ARG002
     ) -> NodeRequest:
         assert seconds > 0
         if self.away is not None:

@@ -40,6 +40,10 @@ QUERY_SEEDS: dict[str, tuple[int, ...]] = {
     "cuts": (0,),
     "database": (0,),
     "storm": (0,),
+    "relayed": (
+        100,  # A relayed query was sent to the new owner of its partition while a worker ran it.
+    ),
+    "relayed-storm": (107,),
 }
 
 

@@ -236,13 +236,15 @@ class AsyncClient:
         *,
         node: str | None = None,
         patient: bool = False,
+        first: LongPoll | None = None,
     ) -> AnyAnswer:
         """Send it to where it belongs, and wait for the answer, `timeout` seconds in all.
 
         The message's `timeout_milliseconds` is set to what is left when it is sent. What belongs to
         a shard instead of a partition goes to the `node` of that address or identity. A request
         that is `patient` waits for a node that is away until its time is over; others are refused
-        when the node has been away for the setting `away_seconds`.
+        when the node has been away for the setting `away_seconds`. With `first`, it goes to the
+        shard that this earlier request was sent to.
         """
         loop = self._loop
         router = self._router
@@ -251,7 +253,10 @@ class AsyncClient:
         pool = None if node is None else router.nodes.find(node)
         kind = PatientCall if patient else AwaitedCall
         call = kind(message, now + seconds, loop.create_future(), pool)
-        router.dispatch(call, now)
+        if first is None:
+            router.dispatch(call, now)
+        else:
+            router.dispatch_after(call, first, now)
         try:
             outcome = self._read(call, await call.future)
         except ConnectionLost as problem:
@@ -343,13 +348,15 @@ class AsyncClient:
         *,
         patient: bool = True,
         told: Callable[[AnyAnswer | MaitredError], None] | None = None,
+        first: LongPoll | None = None,
     ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
         It is sent once, apart from refusals by a node that does not own the partition any more: the
         caller decides when to ask again. Raises if the request cannot be sent
         at all; later errors come with its answer. A `patient` one waits for a node that is away.
-        With `told`, that is called with the answer, which is not awaited then.
+        With `told`, that is called with the answer, which is not awaited then. With `first`, it
+        goes to the shard that this earlier one was sent to.
         """
         now = self._loop.time()
         deadline = now + checked_timeout(timeout)
@@ -363,7 +370,10 @@ class AsyncClient:
             told=told,
             redirect=self._redirect,
         )
-        self._router.dispatch(held, now)
+        if first is None:
+            self._router.dispatch(held, now)
+        else:
+            self._router.dispatch_after(held, first, now)
         return held
 
     def _redirect(self, call: LongPoll, frame: Frame) -> bool:

@@ -77,6 +77,7 @@ class QueryRequester(Requester, Protocol):
         *,
         patient: bool = True,
         told: Callable[[AnyAnswer | MaitredError], None] | None = None,
+        first: LongPoll | None = None,
     ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss."""
 
@@ -259,7 +260,13 @@ class QueryGateway:
             self.links.connect(allocation, _Surplus(allocation.token), now)
 
     def ask_node(
-        self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
+        self,
+        message: AnyRequest,
+        seconds: float,
+        told: Told,
+        *,
+        patient: bool,
+        first: LongPoll | None = None,
     ) -> LongPoll:
         """Send a request once; `told` gets the answer."""
         loop = self.loop
@@ -267,7 +274,7 @@ class QueryGateway:
         def answered(outcome: AnyAnswer | MaitredError) -> None:
             told(outcome, loop.time())
 
-        return self.client.hold(message, seconds, patient=patient, told=answered)
+        return self.client.hold(message, seconds, patient=patient, told=answered, first=first)
 
     def tell_node(
         self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from msgspec import DecodeError
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from maitred.client.waiting_room import WaitingRoom
     from maitred.membership.view import ClusterMember, ClusterView
     from maitred.protocol.messages import HomeHint
+    from maitred.wire.caller import Receiver
 
     Partition = tuple[str, str, int, int]
 
@@ -144,6 +145,16 @@ class Router:
                 pool.submit(call, now)
         else:
             self._dispatch_to_shard(call, message.shard, now)
+
+    def dispatch_after(self, call: Call, first: Call, now: float) -> None:
+        """Send the call to the shard that was sent the `first` one, which keeps what belongs to it
+        when the partition gets another owner; to the owner if that node has left the cluster."""
+        pool = first.pool
+        if pool is None or pool.closed or first.shard < 0 or self.closed:
+            self.dispatch(call, now)
+        else:
+            call.pool, call.shard = pool, first.shard
+            pool.submit(call, now)
 
     def _forward(self, call: Call, pool: Pool, now: float) -> None:
         """Send the call to a node that forwards it; without one, let it wait for its own."""
@@ -279,11 +290,12 @@ class Router:
         self.news()
 
     def _move(self) -> None:
-        """Take long polls back, and calls out of lines, whose partitions have other owners now."""
+        """Take long polls back, and calls out of lines, whose partitions have other owners now. A
+        long poll that stays is refused by its shard if it is to go to the new owner."""
         for pool in list(self.nodes.all()):
             for connection in pool.connections():
                 for receiver in list(connection.pending.values()):
-                    if isinstance(receiver, LongPoll) and (
+                    if _can_move(receiver) and (
                         pool in self.nodes.retiring or self.has_moved(receiver)
                     ):
                         receiver.move()
@@ -304,7 +316,7 @@ class Router:
                 other.resubmit([call for call in other.line if _is_for_a_partition(call)])
             for connection in other.connections():
                 for receiver in list(connection.pending.values()):
-                    if isinstance(receiver, LongPoll) and receiver.pool is pool:
+                    if _can_move(receiver) and receiver.pool is pool:
                         receiver.move()
 
     def disconnected(self) -> None:
@@ -381,6 +393,10 @@ class Router:
 def closed() -> Closed:
     """Return the error of every call after `close()`."""
     return Closed("The client is closed.", remedy="Connect again.")
+
+
+def _can_move(receiver: Receiver) -> TypeGuard[LongPoll]:
+    return isinstance(receiver, LongPoll) and not receiver.message.stays
 
 
 def _is_for_a_partition(call: Call) -> bool:

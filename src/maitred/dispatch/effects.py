@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,11 +124,18 @@ class Effects(Protocol):
         """Tell the worker that no query needs its slot, if the worker can be reached."""
 
     def ask_node(
-        self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
+        self,
+        message: AnyRequest,
+        seconds: float,
+        told: Told,
+        *,
+        patient: bool,
+        first: Any = None,  # noqa: ANN401 - what an earlier call has returned
     ) -> NodeRequest:
         """Send a request once; `told` gets the answer, or the error. Raises if it cannot be sent.
 
-        A `patient` request waits for a node that is away.
+        A `patient` request waits for a node that is away. One that follows a `first` request goes
+        to the shard that this one was sent to.
         """
 
     def tell_node(

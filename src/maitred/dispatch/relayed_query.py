@@ -8,7 +8,7 @@ or tells the node.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.dispatch.effects import AnswerReceiver
 from maitred.errors import (
@@ -58,6 +58,7 @@ class RelayedQuery:
         "_allocation",
         "_ask",
         "_effects",
+        "_first",
         "_gathered",
         "_ordinal",
         "_query",
@@ -81,6 +82,8 @@ class RelayedQuery:
         self._ordinal = 0
         self._gathered: list[bytes] = []
         """Pieces of a result that is larger than one piece."""
+        self._first: Any = None
+        """The request with the query: those for the answer go to the same shard."""
         self._request: NodeRequest | None = None
         self._stopped = False
 
@@ -135,7 +138,11 @@ class RelayedQuery:
             stop,
         )
         left = max(LEAST_SECONDS, self._query.deadline - now)
-        self._request = self._effects.ask_node(message, left, self._told, patient=False)
+        self._request = request = self._effects.ask_node(
+            message, left, self._told, patient=False, first=self._first
+        )
+        if self._first is None:
+            self._first = request
 
     def _told(self, outcome: AnyAnswer | MaitredError, now: float) -> None:
         self._request = None

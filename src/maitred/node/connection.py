@@ -119,7 +119,7 @@ class NodeConnection(Handshake):
             shard.admissions[opcode](message, self)
         if shard.audit is not None and message.permission == "admin" and not self._peer:
             tell_of_request(shard.audit, message, self)
-        if owner != shard.number:
+        if owner != shard.number and not (message.stays and shard.keeps(message)):
             if not self._peer:
                 shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
                 return

@@ -120,6 +120,10 @@ class ServingShard(Protocol):
         """Return the owner number of the shard that the request belongs to; raise a typed error for
         a request that can belong to none."""
 
+    def keeps(self, message: AnyRequest) -> bool:
+        """Return whether this shard has begun to serve what the request belongs to, and so serves
+        it whoever owns the partition."""
+
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
         """Forward a request to its owner."""
 

@@ -13,6 +13,9 @@ an answer, in a request that counts against the limit `under_way_bytes`.
 | the worker, before it has the query | `InvalidReservation`: nothing ran; the gateway asks again |
 | the worker, later | `WorkerLost`, after `RETURN_SECONDS` without a request of the worker |
 | the shard | the gateway's next request is refused with `WorkerLost`; the worker is told to stop |
+
+A partition that gets another owner takes along the queries that no worker has fetched: both ends
+are sent to the new owner. A fetched query stays at the shard that relays it until its end.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from maitred.errors import (
     Cancelled,
     InvalidArgument,
     InvalidReservation,
+    NotOwner,
     Overloaded,
     PayloadTooLarge,
     WorkerLost,
@@ -44,8 +48,10 @@ from maitred.protocol.queries import (
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
+    from maitred.membership.view import ClusterView
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partitions import Partitions
+    from maitred.protocol.messages import AnyRequest
 
 RELAYS_MAX: Final = 10_000
 """Relayed queries of a shard at a time; their bodies count as requests in flight."""
@@ -77,6 +83,7 @@ class _Relaying:
         "gateway_by",
         "key",
         "ordinal",
+        "partition",
         "piece",
         "query",
         "stopped",
@@ -86,8 +93,9 @@ class _Relaying:
         "worker_by",
     )
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, partition: PartitionKey) -> None:
         self.key = key
+        self.partition = partition
         self.query = b""
         """The query, until the worker fetches it."""
         self.fetched = False
@@ -124,6 +132,7 @@ class Relays:
         self._namespaces: Counter[str] = Counter()
         """The number of relayed queries by namespace."""
         self._looking = False
+        partitions.shard.view_listeners.append(self._view_changed)
         self.requests = RequestTable(
             holders={
                 Opcode.RELAY: self._relay,
@@ -136,6 +145,23 @@ class Relays:
         """Return the number of relayed queries, and of those whose worker has not fetched them."""
         waiting = sum(not one.fetched for one in self._table.values())
         return {"queries": len(self._table), "not_fetched": waiting}
+
+    def has(self, message: AnyRequest) -> bool:
+        """Return whether the shard relays the query that this request is about."""
+        return isinstance(message, Relay | Fetch | Deliver) and _key(message) in self._table
+
+    def _view_changed(self, before: ClusterView | None, view: ClusterView) -> None:  # noqa: ARG002
+        """Send both ends of a query that no worker has fetched to the new owner of its partition,
+        where they meet. A fetched query stays: its worker runs it."""
+        moves = self._partitions.moves
+        if moves is None:
+            return
+        for one in list(self._table.values()):
+            if not one.fetched and not moves.is_ours(one.partition):
+                fetching, one.fetching = one.fetching, None
+                if fetching is not None:
+                    fetching.answer(Fetched())
+                self._give_up(one, NotOwner("Another shard owns this partition now."))
 
     # The gateway
 
@@ -150,13 +176,12 @@ class Relays:
             self._ask_for_piece(one, message, held)
             return
         if one is None:
-            one = self._new(key)
+            one = self._new(message)
         elif one.query or one.fetched or one.stopped:
             raise InvalidReservation("The reservation was used already.")
         now = self._loop.time()
         one.query = message.query
-        queue = PartitionKey(*key[:2], message.queue_type, message.partition)
-        limits = self._partitions.settings_of(queue).queries
+        limits = self._partitions.settings_of(one.partition).queries
         one.unclaimed_until = now + limits.reservation_seconds
         self._gateway_waits(one, held)
         if one.fetching is not None:
@@ -206,7 +231,7 @@ class Relays:
             if self._partitions.shard.draining:
                 held.answer(Fetched())
                 return
-            one = self._new(key)
+            one = self._new(message)
         elif one.fetched:
             raise InvalidReservation("The query was fetched already.")
         earlier, one.fetching = one.fetching, held
@@ -300,7 +325,8 @@ class Relays:
 
     # The table
 
-    def _new(self, key: Key) -> _Relaying:
+    def _new(self, message: Relay | Fetch) -> _Relaying:
+        key = _key(message)
         if len(self._table) >= RELAYS_MAX:
             raise Overloaded(
                 f"The shard relays {RELAYS_MAX:,} queries already.", remedy="Come back later."
@@ -312,7 +338,7 @@ class Relays:
                 f"{namespace!r} already.",
                 remedy="Come back later.",
             )
-        one = self._table[key] = _Relaying(key)
+        one = self._table[key] = _Relaying(key, _partition(message))
         self._namespaces[namespace] += 1
         if not self._looking:
             self._looking = True
@@ -366,3 +392,7 @@ class Relays:
 
 def _key(message: Relay | Fetch | Deliver) -> Key:
     return message.namespace, message.queue, message.token
+
+
+def _partition(message: Relay | Fetch) -> PartitionKey:
+    return PartitionKey(message.namespace, message.queue, message.queue_type, message.partition)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from maitred.node.cluster_requests import OperatorsTable
     from maitred.node.shard_place import ShardPlace
     from maitred.protocol.access import NodeReloaded
+    from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
     from maitred.security.reload import Reloadable
@@ -174,6 +175,7 @@ class Shard(RequestPlacement):
         self.damaged: Counter[str] = Counter()
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
         self._partitions: Partitions | None = None
+        self._relays: Relays | None = None
         self._handshakes = (
             None
             if tls is None
@@ -202,6 +204,11 @@ class Shard(RequestPlacement):
 
     # Start and stop
 
+    def keeps(self, message: AnyRequest) -> bool:
+        """Return whether this shard has begun to serve what the request belongs to, and so serves
+        it whoever owns the partition."""
+        return self._relays is not None and self._relays.has(message)
+
     def keep_tasks(
         self,
         store: Store,
@@ -216,6 +223,7 @@ class Shard(RequestPlacement):
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
         relays = Relays(self._partitions)
+        self._relays = relays
         query_tables = QueryTables(self.loop, self._surroundings)
         self._cluster_requests = ClusterRequests(
             self,

@@ -335,6 +335,7 @@ class Relay(PartitionRequest, array_like=True, gc=False):
 
     opcode = Opcode.RELAY
     permission = "query"
+    stays = True
 
     token: Token
     ordinal: Natural = 0
@@ -364,6 +365,7 @@ class Fetch(PartitionRequest, array_like=True, gc=False):
 
     opcode = Opcode.FETCH
     permission = "work"
+    stays = True
     repeatable = True
 
     token: Token
@@ -383,6 +385,7 @@ class Deliver(PartitionRequest, array_like=True, gc=False):
 
     opcode = Opcode.DELIVER
     permission = "work"
+    stays = True
 
     token: Token
     ordinal: Natural

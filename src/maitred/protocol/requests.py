@@ -37,6 +37,9 @@ class Request(Struct, array_like=True, gc=False):
     code that serves it then restricts it to the user's namespaces."""
     any_node: ClassVar[bool] = False
     """For a request to a shard: whether every node of a cluster gives the same answer."""
+    stays: ClassVar[bool] = False
+    """Whether a shard that has begun to serve it keeps it, and what follows it, when the partition
+    gets another owner."""
     between_shards: ClassVar[bool] = False
     """Whether only shards send it to each other, and clients may not."""
 

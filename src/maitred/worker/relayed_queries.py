@@ -113,15 +113,15 @@ class RelayedQueries:
 
     async def _fetch(self, reservation: Reservation[Served]) -> None:
         token = reservation.terms.token
-        query = b""
+        query, first = b"", None
         while not query:
             left = reservation.expires_at - self._loop.time()
             if left <= 0 or not self.querying.is_known(token):
                 return
-            query = await self._ask(reservation, left)
+            query, first = await self._ask(reservation, left)
             if not query:
                 await asyncio.sleep(AGAIN_SECONDS)
-        relay = NodeRelay(self, reservation)
+        relay = NodeRelay(self, reservation, first)
         self._statistics.relayed += 1
         try:
             relay.begin(decode_run(query))
@@ -133,7 +133,10 @@ class RelayedQueries:
             relay.refused(0, problem)
         await relay.deliver()
 
-    async def _ask(self, reservation: Reservation[Served], left: float) -> bytes:
+    async def _ask(
+        self, reservation: Reservation[Served], left: float
+    ) -> tuple[bytes, LongPoll | None]:
+        """Return the query, and the request that it answered; empty if there is none yet."""
         served, terms = reservation.where, reservation.terms
         message = Fetch(*served.view.id, terms.partition, 0, terms.token)
         try:
@@ -141,14 +144,14 @@ class RelayedQueries:
             fetched = cast("Fetched", await held.answer())
         except UnknownRequest:  # an older node, which relays nothing
             await asyncio.sleep(left)
-            return b""
+            return b"", None
         except (
             MaitredError
         ):  # taken back, or the node does not answer: there may be time to ask again
-            return b""
+            return b"", None
         finally:
             self._held.pop(terms.token, None)
-        return fetched.query
+        return fetched.query, held
 
 
 class NodeRelay:
@@ -157,9 +160,13 @@ class NodeRelay:
     body_bytes = PIECE_MAX
     """Largest piece with rows; a result may be cut into pieces, a row may not."""
 
-    def __init__(self, fetching: RelayedQueries, reservation: Reservation[Served]) -> None:
+    def __init__(
+        self, fetching: RelayedQueries, reservation: Reservation[Served], first: LongPoll | None
+    ) -> None:
         self._fetching = fetching
         self._reservation = reservation
+        self._first = first
+        """The request that fetched the query: the shard that answered it takes the answer."""
         self._query: Query | None = None
         self._pieces: deque[tuple[int, bytes, bool]] = deque()
         """What is to be delivered: kind, body, and whether more follows."""
@@ -223,7 +230,9 @@ class NodeRelay:
         if self._query is not None:
             seconds += max(0.0, self._query.deadline - asyncio.get_running_loop().time())
         try:
-            delivered = await self._fetching.client.request(message, seconds, patient=True)
+            delivered = await self._fetching.client.request(
+                message, seconds, patient=True, first=self._first
+            )
         except MaitredError:
             return False  # the node tells the gateway
         return not cast("Delivered", delivered).stop
@@ -234,7 +243,7 @@ class NodeRelay:
             message = Fetch(*served.view.id, terms.partition, 0, terms.token, running=True)
             asked_at = asyncio.get_running_loop().time()
             try:
-                held = self._fetching.client.hold(message, HEAR_SECONDS)
+                held = self._fetching.client.hold(message, HEAR_SECONDS, first=self._first)
                 fetched = cast("Fetched", await held.answer())
             except (Cancelled, DeadlineExceeded):
                 continue

@@ -42,6 +42,8 @@ class ClusterQueryKind:
     """Which faults a run of the scenario has."""
 
     troubles: Troubles
+    relayed: bool = False
+    """Whether gateways cannot connect to workers, so that nodes relay all queries."""
 
     def promise(self) -> QueryPromise:
         """Return what this kind of run guarantees."""
@@ -61,23 +63,25 @@ class ClusterQueryKind:
         )
 
 
+STORM: Final = Troubles(
+    nodes_leave=True,
+    nodes_die=True,
+    nodes_freeze=True,
+    paths_close=True,
+    database_fails=True,
+    users_die=True,
+    network_fails=True,
+)
+
 QUERY_KINDS: Final[dict[str, ClusterQueryKind]] = {
     "calm": ClusterQueryKind(Troubles(nodes_leave=True)),
     "crashes": ClusterQueryKind(Troubles(nodes_leave=True, nodes_die=True)),
     "frozen": ClusterQueryKind(Troubles(nodes_leave=True, nodes_freeze=True)),
     "cuts": ClusterQueryKind(Troubles(nodes_leave=True, paths_close=True)),
     "database": ClusterQueryKind(Troubles(nodes_leave=True, database_fails=True)),
-    "storm": ClusterQueryKind(
-        Troubles(
-            nodes_leave=True,
-            nodes_die=True,
-            nodes_freeze=True,
-            paths_close=True,
-            database_fails=True,
-            users_die=True,
-            network_fails=True,
-        )
-    ),
+    "storm": ClusterQueryKind(STORM),
+    "relayed": ClusterQueryKind(Troubles(nodes_leave=True), relayed=True),
+    "relayed-storm": ClusterQueryKind(STORM, relayed=True),
 }
 
 
@@ -94,6 +98,8 @@ class ClusterQueries:
             QueryWorkerHost(world.host(f"worker-{number}"), fleet.seeds(), record, slots=SLOTS)
             for number in range(WORKERS)
         ]
+        for worker in self.workers:
+            worker.listens = not kind.relayed
         self.gateways = [
             GatewayHost(
                 world.host(f"gateway-{number}"), fleet.seeds(), record, plain=False, hurries=False
