@@ -34,7 +34,10 @@ SEEDS: dict[str, tuple[int, ...]] = {
     "storm": (4,),
 }
 QUERY_SEEDS: dict[str, tuple[int, ...]] = {
-    "calm": (0,),
+    "calm": (
+        0,
+        20005,  # Before a client had a view, a node that was away was the reason for a late answer.
+    ),
     "crashes": (0,),
     "frozen": (0,),
     "cuts": (0,),

@@ -427,9 +427,11 @@ class AsyncClient:
 
     def why_away(self, queue: QueueId) -> NodeUnreachable | None:
         """Return why the queue's root cannot be asked now; None if it can."""
-        pool, shard, _ = self._router.route((*queue, 0))
-        now = self._loop.time()
-        if not pool.lacks(shard) or (self.clustered and not pool.is_away(shard, now)):
+        router, now = self._router, self._loop.time()
+        pool, shard, _ = router.route((*queue, 0))
+        # In a cluster the partition soon has another owner, which a newer view will name.
+        may_move = self.clustered or (len(router.pools) > 1 and not router.nodes.settled)
+        if not pool.lacks(shard) or (may_move and not pool.is_away(shard, now)):
             return None
         return pool.unreachable(shard, now)
 
