@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maitred.errors import Unauthenticated
+from maitred.errors import TooManyConnections, Unauthenticated
 from maitred.membership.view import ClusterView
 from maitred.protocol import cql
 from maitred.protocol.cluster import HandOver, TellView, decode_view
@@ -308,3 +308,16 @@ async def pushed(client: RawClient) -> ClusterView:
     assert (frame.stream, frame.opcode) == (EVENT_STREAM, Opcode.EVENT)
     assert cql.decode_event(frame.body) == cql.VIEW
     return decode_view(cql.decode_view(frame.body))
+
+
+@in_a_loop
+async def test_clients_that_use_up_the_limit_do_not_shut_other_nodes_out(tmp_path: Path) -> None:
+    async with cluster(tmp_path, limits=Limits(connections=2)) as there:
+        clients = [await there.nodes[0].open() for _ in range(2)]
+        for client in clients:
+            assert (await client.ask(startup())).opcode == Opcode.READY
+        one_too_many = await there.nodes[0].open()
+        refused = await one_too_many.ask(startup())
+        assert isinstance(error_in(refused), TooManyConnections)
+        link = await proven(there)
+        assert (await link.ask(request(TellView(0, 1000, EMPTY)))).opcode != Opcode.ERROR

@@ -63,6 +63,11 @@ PEER_SILENCE_SECONDS: Final = 45.0
 """A connection of another node on which nothing arrived for this long is closed. The other end
 probes it several times meanwhile (`remote_peer.IDLE_SECONDS`)."""
 
+FOR_NODES: Final = 64
+"""Connections beyond `limits.connections` that a node of a cluster keeps for other nodes, so that
+clients which use up the limit do not cut the node off. Such a connection counts until its handshake
+shows that it comes from another node."""
+
 pack_header: Final = HEADER.pack
 
 
@@ -80,6 +85,7 @@ class Accepted(Link):
 
     __slots__ = (
         "_agreed_version",
+        "_for_node",
         "_in_flight_max",
         "_peer",
         "_proving",
@@ -127,6 +133,9 @@ class Accepted(Link):
         others, and for processes of this node."""
         self._view_told = 0
         """The version of the newest view of the cluster that was sent on this connection."""
+        self._for_node = False
+        """Whether the connection is beyond the limit, and refused unless it comes from another
+        node."""
         self._peer = peer
         # A link between shards carries the requests of many connections, each with its own limit.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
@@ -157,13 +166,17 @@ class Accepted(Link):
         if self._peer:
             return
         shard.client_connections += 1
-        if shard.client_connections > shard.limits.connections:
-            self.say_farewell(
-                TooManyConnections(
-                    f"This shard has its {shard.limits.connections:,} connections already.",
-                    remedy="Close some, add shards, or raise limits.connections.",
-                )
-            )
+        excess = shard.client_connections - shard.limits.connections
+        if excess > (FOR_NODES if shard.clustered else 0):
+            self.say_farewell(self._too_many())
+        elif excess > 0:
+            self._for_node = True
+
+    def _too_many(self) -> TooManyConnections:
+        return TooManyConnections(
+            f"This shard has its {self.shard.limits.connections:,} connections already.",
+            remedy="Close some, add shards, or raise limits.connections.",
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         shard = self.shard

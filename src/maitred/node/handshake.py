@@ -105,6 +105,9 @@ class Handshake(Accepted):
         if cql.ROLE in options:
             self._greet(stream, options)
             return
+        if self._for_node:
+            self.say_farewell(self._too_many(), stream)
+            return
         # A client that has credentials is asked for them, even if its certificate names a user.
         known = None if cql.LOGIN in options else self.shard.certified(self.transport)
         if known is not None:
