@@ -26,7 +26,10 @@ SEEDS: dict[str, tuple[int, ...]] = {
         4,
         5000,  # A partition between child and root was let go as idle, with a task on its way up.
     ),
-    "cuts": (4,),
+    "cuts": (
+        4,
+        906,  # The end of an attempt was taken for that of a later run of it by the same worker.
+    ),
     "database": (
         5006,  # A worker that had stopped logged that the node refused the end of its tasks.
     ),

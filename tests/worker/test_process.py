@@ -49,7 +49,10 @@ class RunningWorker:
     def __init__(self, process: Forked) -> None:
         self.process = process
         self.errors = Lines()
-        threading.Thread(target=self.errors.follow, args=(process.stderr,), daemon=True).start()
+        self.reader = threading.Thread(
+            target=self.errors.follow, args=(process.stderr,), daemon=True
+        )
+        self.reader.start()
 
     def ready(self) -> dict[str, Any]:
         (line,) = self.errors.wait_for("worker is ready", seconds=WAIT_SECONDS)
@@ -67,10 +70,12 @@ def running_worker(place: Path, *options: str, url: str = "") -> Iterator[Runnin
     if url:
         environment["MAITRED_URL"] = url
     with FORKS.start("worker", *options, environment=environment, directory=place) as process:
+        worker = RunningWorker(process)
         try:
-            yield RunningWorker(process)
+            yield worker
         finally:
             process.kill()
+            worker.reader.join(WAIT_SECONDS)  # before the stream is closed under it
 
 
 def the_app(url: str) -> tuple[App, Any, Any]:

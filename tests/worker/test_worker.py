@@ -30,6 +30,7 @@ from maitred.protocol.tasks import (
     Heartbeat,
     Offer,
 )
+from maitred.worker.completions import SLOW_SECONDS
 from maitred.worker.execution import Execution
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop, instances, until
@@ -190,6 +191,47 @@ async def test_what_finds_no_slot_is_given_back() -> None:
         assert worker.statistics.returned == 1
         assert [end.how for end in node.ends()].count(RETURNED) == 1
         assert {task.attempt for task in node.partition("adding").tasks.values()} == {1}
+
+
+def given_again(node: FakeNode, queue: str) -> None:
+    """Give the queue's task to a worker again, as an owner does that does not know of the first."""
+    partition = node.partition(queue)
+    (task,) = partition.tasks.values()
+    task.running = False
+    task.attempt -= 1
+    partition.waiting.append(task)
+    partition.tell()
+
+
+@in_a_loop
+async def test_an_attempt_that_runs_is_not_begun_again() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", slots=2) as worker:
+        task = await shop.holding.enqueue(1)
+        await shop.begun.get()
+        given_again(node, "holding")
+        await node.until(lambda: not node.partition("holding").waiting)
+        shop.go_on.set()
+        assert await task.result(timeout=10) == 1
+        assert worker.statistics.begun == 1
+        assert worker.statistics.busy == 0
+
+
+@in_a_loop
+async def test_an_attempt_whose_end_is_being_reported_is_not_begun_again() -> None:
+    shop = Shop()
+    never: asyncio.Event = asyncio.Event()
+    async with FakeNode() as node, a_worker(node, shop.app, "adding", slots=1) as worker:
+        node.before[Finish] = lambda _: never.wait()  # the owner cannot reach its store
+        task = await shop.adding.enqueue(1, 2)
+        await node.until(lambda: node.held(Finish))
+        await asyncio.sleep(SLOW_SECONDS)
+        del node.before[Finish]
+        given_again(node, "adding")
+        assert await task.result(timeout=10) == 3
+        assert worker.statistics.begun == 1
+        assert len(node.ends()) == 2
+        never.set()
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ connection, and across a restart of the node.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from maitred.client.enqueue_batches import PIECE_BYTES
 from maitred.errors import NO, Closed, InvalidProof, MaitredError, UnknownQueue
-from maitred.protocol.tasks import TASKS_MAX, Finish
+from maitred.protocol.tasks import RETURNED, TASKS_MAX, Finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import End, Finished
     from maitred.worker.context import WorkerContext
     from maitred.worker.execution import Origin
+
+SLOW_SECONDS: Final = 0.5
+"""Only a report that is unanswered for this long can concern a task that is given to the worker
+again: another node takes longer to become the owner of its partition."""
 
 
 class CompletionReports:
@@ -51,6 +55,24 @@ class CompletionReports:
             self._gathered.append(origin)
         origin.ends.append(end)
 
+    def has_ended(self, origin: Origin, key: tuple[int, int], now: float) -> bool:
+        """Return whether the node has not confirmed the end of this attempt, which it has given to
+        this worker once more: the partition's owner was replaced before it could record the end.
+
+        The end is then reported again. The first report may reach the previous owner, which takes
+        note of it in vain. A task that was returned is not reported again, since the partition
+        would give it out again at once, over and over; its first report returns it.
+        """
+        for sent_at, ends in origin.sending.values():
+            if sent_at > now - SLOW_SECONDS:
+                return False
+            for end in ends:
+                if (end.sequence, end.attempt) == key:
+                    if end.how != RETURNED:
+                        self.add(origin, end)
+                    return True
+        return False
+
     @property
     def unanswered(self) -> int:
         """Messages that the node has not answered, or that were not sent yet."""
@@ -70,18 +92,19 @@ class CompletionReports:
 
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
+        now = self._loop.time()
         for origin in gathered:
             ends, origin.ends = origin.ends, []
             for piece in pieces(ends):
                 self._messages += 1
                 self._unanswered += 1
-                origin.sending[self._messages] = piece
+                origin.sending[self._messages] = (now, piece)
                 self._send(origin, self._messages)
 
     def _send(self, origin: Origin, number: int) -> None:
         if self._stopped:
             return
-        ends = origin.sending[number]
+        _, ends = origin.sending[number]
         message = Finish(*origin.queue, origin.partition, 0, self._session, ends)
 
         def told(answer: AnyAnswer | MaitredError) -> None:

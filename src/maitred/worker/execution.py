@@ -61,13 +61,15 @@ class Origin:
         first."""
         self.ends: list[End] = []
         """Ends that were not sent yet."""
-        self.sending: dict[int, list[End]] = {}
-        """Messages with ends that the node has not answered yet, by a number of their own."""
+        self.sending: dict[int, tuple[float, list[End]]] = {}
+        """Messages with ends that the node has not answered yet, by a number of their own, and the
+        loop's time at which each was first sent: the oldest first."""
         self.beating = False
         """Whether heartbeats for this partition are under way."""
 
     def __repr__(self) -> str:
-        running, untold = len(self.running), len(self.ends) + sum(map(len, self.sending.values()))
+        running, untold = len(self.running), len(self.ends)
+        untold += sum(len(ends) for _, ends in self.sending.values())
         return f"<Origin {self.name}/{self.partition}, {running} running, {untold} to report>"
 
 

@@ -84,9 +84,16 @@ class WorkerSlots:
     def begin(
         self, served: Served, given: Given, origin: Origin, now: float, lease_ends_at: float
     ) -> None:
-        """Begin a task, or return it to the node if there is no room for it."""
+        """Begin a task, or return it to the node if there is no room for it. An attempt that runs
+        already, or whose end is being reported, does not begin again."""
         statistics = self._statistics
         key = (given.sequence, given.attempt)
+        if key in origin.running or (
+            origin.sending and self._completions.has_ended(origin, key, now)
+        ):
+            # The previous owner of the partition gave this attempt to this worker.
+            self._freed()
+            return
         if (
             self.lifecycle.phase is not SERVING
             or statistics.busy >= statistics.slots

@@ -197,7 +197,7 @@ class StandbyHeartbeats:
 def untold(origin: Origin) -> list[End]:
     """Return the ends that the node has not confirmed yet; any thread may call it."""
     sending = origin.sending.copy()
-    return [*origin.ends.copy(), *(end for ends in sending.values() for end in ends)]
+    return [*origin.ends.copy(), *(end for _, ends in sending.values() for end in ends)]
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:
