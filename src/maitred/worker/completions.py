@@ -59,17 +59,15 @@ class CompletionReports:
         """Return whether the node has not confirmed the end of this attempt, which it has given to
         this worker once more: the partition's owner was replaced before it could record the end.
 
-        The end is then reported again. The first report may reach the previous owner, which takes
-        note of it in vain. A task that was returned is not reported again, since the partition
-        would give it out again at once, over and over; its first report returns it.
+        The end is then reported again: the first report may reach the previous owner, which takes
+        note of it in vain. An attempt that the worker returned has not ended, and may begin.
         """
         for sent_at, ends in origin.sending.values():
             if sent_at > now - SLOW_SECONDS:
                 return False
             for end in ends:
-                if (end.sequence, end.attempt) == key:
-                    if end.how != RETURNED:
-                        self.add(origin, end)
+                if (end.sequence, end.attempt) == key and end.how != RETURNED:
+                    self.add(origin, end)
                     return True
         return False
 
