@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 ALTERED = Path(__file__).parent / "altered"
@@ -22,13 +22,19 @@ PREVIOUS_VERSIONS = (1,)
 """The versions that the previous program speaks."""
 
 
-def previous_program(directory: Path) -> dict[str, str]:
-    """The environment in which an interpreter runs the previous program.
+class PreviousProgram(NamedTuple):
+    """The program before this one, or what takes its place."""
 
-    Its source comes from the history of the repository. Where there is none (an unpacked archive,
-    a shallow clone), today's code takes its place, restricted to the versions of the previous one:
-    a weaker test, of which pytest warns.
-    """
+    environment: dict[str, str]
+    """The environment in which an interpreter runs it."""
+    missing: str
+    """Why it is not the real one; empty if it is."""
+
+
+def previous_program(directory: Path) -> PreviousProgram:
+    """Unpack the previous program from the history of the repository into the directory. Where
+    there is no history (an unpacked archive, a shallow clone), today's code takes its place,
+    restricted to the previous versions of the protocol, which is a weaker test."""
     git = shutil.which("git")
     found = git and subprocess.run(
         [git, "archive", PREVIOUS, "src/maitred"],
@@ -37,12 +43,8 @@ def previous_program(directory: Path) -> dict[str, str]:
         check=False,
     )
     if not found or found.returncode:
-        warnings.warn(
-            f"The history has no commit {PREVIOUS}: the previous program is today's code, "
-            "restricted to the previous versions of the protocol.",
-            stacklevel=2,
-        )
-        return altered_program(versions=PREVIOUS_VERSIONS)
+        stand_in = altered_program(versions=PREVIOUS_VERSIONS)
+        return PreviousProgram(stand_in, f"the history has no commit {PREVIOUS}")
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         archive.extractall(directory, filter="data")
     routing = Path("src/maitred/routing")
@@ -50,7 +52,7 @@ def previous_program(directory: Path) -> dict[str, str]:
         shutil.copy(built, directory / routing)
     # An interpreter compiles what it imports, and three processes of a node would do so at once.
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(directory / "src")], check=True)
-    return {"PYTHONPATH": str(directory / "src")}
+    return PreviousProgram({"PYTHONPATH": str(directory / "src")}, "")
 
 
 def altered_program(*, versions: tuple[int, ...] = (), clock: float = 0.0) -> dict[str, str]:

@@ -55,9 +55,12 @@ def test_nodes_whose_clocks_differ(tmp_path: Path, store: str) -> None:
         due = [one["due_in"] for one in found]
         assert due == pytest.approx([DELAY_SECONDS] * DELAYED, abs=TOLERANCE_SECONDS)
 
-        # A new owner changes nothing about that.
-        assert wrong.drain() == 0, wrong.log
+        # Alone with all queues, the node with the wrong clock deletes no result too early.
+        assert right.drain() == 0, right.log
         served_everywhere(rig)
+        expired, lasting = asyncio.run(store_results(rig, -AHEAD_SECONDS, AHEAD_SECONDS / 2))
+        wait_until(lambda: expired not in asyncio.run(stored_results(rig)), "it was deleted")
+        assert lasting in asyncio.run(stored_results(rig))
         verdict = finished(rig, producer)
         assert verdict.is_clean, f"{verdict}\n{logs(rig)}"
         assert not rig.ledger.failed, logs(rig)
@@ -67,6 +70,29 @@ def clocks(rig: Rig) -> dict[str, float | None]:
     """How far each node says that its clock is ahead; None if it has not measured that yet."""
     members = rig.members(rig.nodes[0])
     return {address: one["clock_ahead_seconds"] for address, one in members.items()}
+
+
+async def store_results(rig: Rig, *lasting_seconds: float) -> list[int]:
+    """Store results that expire in so many seconds by the database's clock; their numbers."""
+    connection = await asyncpg.connect(rig.store)
+    numbers = []
+    for number, seconds in enumerate(lasting_seconds, 2**62):
+        await connection.execute(
+            "INSERT INTO maitred.results (partition_id, sequence, expires_at, body) "
+            "SELECT min(id), $1, extract(epoch FROM clock_timestamp()) + $2, '' "
+            "FROM maitred.partitions",
+            *(number, seconds),
+        )
+        numbers.append(number)
+    await connection.close()
+    return numbers
+
+
+async def stored_results(rig: Rig) -> set[int]:
+    connection = await asyncpg.connect(rig.store)
+    rows = await connection.fetch("SELECT sequence FROM maitred.results")
+    await connection.close()
+    return {row["sequence"] for row in rows}
 
 
 async def stored_tasks(rig: Rig) -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from maitred.protocol.description import VERSIONS
 from tests.cluster.programs import PREVIOUS_VERSIONS, altered_program, previous_program
 from tests.cluster.rig import Rig, RigNode
@@ -31,7 +33,7 @@ def protocols(rig: Rig) -> list[int]:
 
 
 def test_a_cluster_is_upgraded_node_by_node(tmp_path: Path, store: str) -> None:
-    previous = previous_program(tmp_path / "previous")
+    previous, missing = previous_program(tmp_path / "previous")
     with Rig(tmp_path / "rig", store, queues=QUEUES, node_settings=SETTINGS) as rig:
         rig.start_nodes(2, program=previous)
         assert protocols(rig) == [PREVIOUS_VERSIONS[-1]] * 2
@@ -58,6 +60,8 @@ def test_a_cluster_is_upgraded_node_by_node(tmp_path: Path, store: str) -> None:
         assert not failed, "\n".join([*failed, logs(rig)])
         assert not verdict.repetitions, "\n".join([*map(str, verdict.repetitions), logs(rig)])
         assert verdict.is_clean, verdict
+    if missing:
+        pytest.skip(f"{missing}: only today's code, with older versions of the protocol, was run")
 
 
 def test_a_node_two_versions_away_is_refused(tmp_path: Path, store: str) -> None:
