@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maitred.protocol.description import VERSIONS
 from tests.cluster.programs import PREVIOUS_VERSIONS, altered_program, previous_program
-from tests.cluster.rig import Rig, RigNode
+from tests.cluster.rig import ROOT, Rig, RigNode
+from tests.cluster.shapes import misread, shapes
 from tests.cluster.test_lost_nodes import ALL_KINDS, DURATIONS, finished, logs, served_everywhere
 from tests.node.nodes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cluster.programs import PreviousProgram
 
 QUEUES = 4
 
@@ -27,17 +34,24 @@ partitions = 2
 """Two partitions a queue, so that tasks and slots meet across nodes."""
 
 
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> PreviousProgram:
+    return previous_program(tmp_path_factory.mktemp("previous"))
+
+
 def protocols(rig: Rig) -> list[int]:
     """What each node says that all speak; today's command asks nodes of both versions."""
     return [rig.admin("cluster", node=node)["protocol"] for node in rig.nodes]
 
 
-def test_a_cluster_is_upgraded_node_by_node(tmp_path: Path, store: str) -> None:
-    previous, missing = previous_program(tmp_path / "previous")
-    with Rig(tmp_path / "rig", store, queues=QUEUES, node_settings=SETTINGS) as rig:
-        rig.start_nodes(2, program=previous)
+def test_a_cluster_is_upgraded_node_by_node(
+    tmp_path: Path, store: str, previous: PreviousProgram
+) -> None:
+    older = previous.environment
+    with Rig(tmp_path, store, queues=QUEUES, node_settings=SETTINGS) as rig:
+        rig.start_nodes(2, program=older)
         assert protocols(rig) == [PREVIOUS_VERSIONS[-1]] * 2
-        rig.start_worker("--slots", "4", program=previous)
+        rig.start_worker("--slots", "4", program=older)
         rig.start_worker("--slots", "4")
         producer = rig.start_producer(rate=50, kinds=ALL_KINDS, durations=DURATIONS)
         served_everywhere(rig)
@@ -51,7 +65,7 @@ def test_a_cluster_is_upgraded_node_by_node(tmp_path: Path, store: str) -> None:
         # The upgrade is undone: an older node starts on the database as it is now.
         first = rig.nodes[0]
         assert first.drain() == 0, first.log
-        first.start(program=previous)
+        first.start(program=older)
         rig.wait_for_members(2)
         served_everywhere(rig)
         assert protocols(rig) == [PREVIOUS_VERSIONS[-1]] * 2
@@ -60,8 +74,48 @@ def test_a_cluster_is_upgraded_node_by_node(tmp_path: Path, store: str) -> None:
         assert not failed, "\n".join([*failed, logs(rig)])
         assert not verdict.repetitions, "\n".join([*map(str, verdict.repetitions), logs(rig)])
         assert verdict.is_clean, verdict
-    if missing:
-        pytest.skip(f"{missing}: only today's code, with older versions of the protocol, was run")
+    if previous.missing:
+        pytest.skip(f"{previous.missing}: only today's code, with older versions, was run")
+
+
+def test_both_programs_read_each_other_s_messages(previous: PreviousProgram) -> None:
+    """Also those that the upgrade above does not send."""
+    if previous.missing:
+        pytest.skip(previous.missing)
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.shapes"],
+        cwd=ROOT,
+        env={**os.environ, **previous.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    old, new = json.loads(told.stdout), json.loads(json.dumps(shapes()))
+    assert len(old) > 50
+    problems = {name: misread(old[name], new.get(name)) for name in old}
+    assert not any(problems.values()), {name: one for name, one in problems.items() if one}
+
+
+A_NUMBER = ["required", "IntType"]
+
+
+@pytest.mark.parametrize(
+    ("new", "problem"),
+    [
+        (["array", A_NUMBER, A_NUMBER], ""),
+        (["array", A_NUMBER, A_NUMBER, ["optional", "StrType"]], ""),
+        (["array", A_NUMBER, A_NUMBER, ["required", "StrType"]], "may not be left out"),
+        (["array", A_NUMBER], "is gone"),
+        (["array", ["required", "StrType"], A_NUMBER], "IntType became StrType"),
+        (["array", ["optional", "IntType"], A_NUMBER], "became ['optional', 'IntType']"),
+        (["map", {}], "became"),
+        (None, "became None"),
+    ],
+)
+def test_changes_that_the_other_program_would_misread(new: Any, problem: str) -> None:  # noqa: ANN401
+    found = misread(["array", A_NUMBER, A_NUMBER], new)
+    assert problem in found
+    assert bool(found) == bool(problem)
 
 
 def test_a_node_two_versions_away_is_refused(tmp_path: Path, store: str) -> None:
