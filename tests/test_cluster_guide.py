@@ -42,7 +42,8 @@ def check_command(arguments: Sequence[str]) -> click.Context:
     """Parse a command line as the program does, without running it."""
     command: click.Command = cli
     words = list(arguments)
-    context = click.Context(cli, info_name="maitred")
+    # click keeps the first help option that a command makes, which other tests show.
+    context = click.Context(cli, info_name="maitred", **cli.context_settings)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         below = command.get_command(context, words[0])
         if below is None:
