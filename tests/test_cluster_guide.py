@@ -144,6 +144,7 @@ def test_the_log_has_the_events_that_the_page_names() -> None:
         "member does not answer probes",
         "membership table is away",
         "membership table is back",
+        "the clocks of this node and the database differ: synchronise them",
         "lease not renewed; stored tasks and slots are withheld",
     )
     for event in events:
