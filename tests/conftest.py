@@ -33,9 +33,11 @@ ROOT = Path(__file__).parent.parent
 LONG = {
     "tests/cli/test_status.py": 10,
     "tests/cli/test_up_example.py": 20,
+    "tests/cluster/test_clocks.py": 7,
     "tests/cluster/test_forming.py": 10,
     "tests/cluster/test_lost_nodes.py": 26,
     "tests/cluster/test_refused_starts.py": 12,
+    "tests/cluster/test_upgrades.py": 18,
     "tests/gateway/test_processes.py": 66,
     "tests/node/test_bad_input.py": 11,
     "tests/node/test_signatures.py": 19,

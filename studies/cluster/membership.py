@@ -93,8 +93,8 @@ class _CountedTable(SimulatedMemberTable):
         await asyncio.sleep(self._join_at - asyncio.get_running_loop().time())
         return self._changed(await super().join(member, spread_batch, placement))
 
-    async def beat(self, id_: str, load: float) -> Beats:
-        beats = await super().beat(id_, load)
+    async def beat(self, id_: str, load: float, clock_ahead_seconds: float | None = None) -> Beats:
+        beats = await super().beat(id_, load, clock_ahead_seconds)
         self._load.beats += 1
         self._load.rows_written += 1
         self._load.rows_read += len(beats.beats)

@@ -129,7 +129,7 @@ def command(node: Cluster, *arguments: str) -> Result:
 
 def test_the_table_of_members(node: Cluster) -> None:
     node.told = described(
-        row(1),
+        row(1, clock_ahead_seconds=-0.02),
         row(2, state="draining", partitions=0, held=12),
         row(3, state="joining", partitions=None, load=None, release=""),
         row(4, state="draining", partitions=0, held=0),
@@ -139,10 +139,11 @@ def test_the_table_of_members(node: Cluster) -> None:
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == [
         *("node", "state", "since", "release", "protocol", "shards", "partitions", "load"),
-        "heartbeat",
+        *("heartbeat", "clock"),
     ]
     assert re.fullmatch(r"node-1:4747 +active +\d+ d \d+ h +0\.1\.0 .* 1,234 +0\.25 .*", lines[0])
-    assert lines[0].endswith("400 ms ago")
+    assert re.search(r"400 ms ago +ok$", lines[0])
+    assert re.search(r"400 ms ago +-$", lines[1])
     assert "12 to hand over" in lines[1]
     assert re.search(r"joining .* - +1 +4 +- +- ", lines[2])
     assert "handed over" in lines[3]
@@ -167,6 +168,7 @@ def test_members_as_json(node: Cluster) -> None:
         "beat_seconds_ago": 0.4,
         "partitions": 1_234,
         "held": None,
+        "clock_ahead_seconds": None,
         "late": False,
     }
 
@@ -185,6 +187,17 @@ def test_members_as_json(node: Cluster) -> None:
             "The nodes run different releases: 0.1.0, 0.2.0.",
             0,
         ),
+        (
+            described(row(1, clock_ahead_seconds=1.9), row(2, clock_ahead_seconds=-312.0)),
+            "The clock of node-2:4747 is 5.2 min behind the database's. Synchronise the clocks of",
+            0,
+        ),
+        (
+            described(row(1, clock_ahead_seconds=7200.0)),
+            "The clock of node-1:4747 is 2 h ahead of the database's.",
+            0,
+        ),
+        (described(row(1), row(2, state="dead", clock_ahead_seconds=900.0)), "", 0),
         (described(row(1), protocol=0), "No version of the protocol is spoken by all", 0),
         (described(row(1, state="draining", held=1)), "No node is active", 0),
         (

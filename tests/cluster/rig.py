@@ -8,7 +8,8 @@
         rig.wait_for_members(2)
 
 On `Loopback` the nodes are forks of one process that has imported everything, which makes tests
-short. In namespaces, and with `afresh`, they are new interpreters, as users start them.
+short. In namespaces, and with `afresh`, they are new interpreters, as users start them; so are
+those with a `program`, the environment of an interpreter that finds other code (`programs.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tests.cluster.shop import QUEUES_VARIABLE
 from tests.node.nodes import START_SECONDS, Lines, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import IO, Self
 
@@ -140,6 +142,7 @@ class RigNode:
         wait: bool = True,
         as_json: bool = True,
         store: str | None = None,
+        program: Mapping[str, str] | None = None,
     ) -> None:
         """Where it was the last time."""
         rig = self._rig
@@ -149,7 +152,7 @@ class RigNode:
                  "--data", str(rig.directory / f"node-{self.number}"),
                  "--config", str(rig.settings), "--set", "gateway.enabled=false",
                  "--log-format", "json", *options]  # fmt: skip
-        self.child = rig.maitred(f"node-{self.number}", self.host, words)
+        self.child = rig.maitred(f"node-{self.number}", self.host, words, program)
         if wait:
             self.wait_until_up()
 
@@ -241,12 +244,14 @@ class Rig:
         """With all nodes."""
         return "maitred://" + ",".join(node.address for node in self.nodes)
 
-    def start_nodes(self, count: int, *options: str) -> None:
+    def start_nodes(
+        self, count: int, *options: str, program: Mapping[str, str] | None = None
+    ) -> None:
         """All at once; wait until all are up and see each other."""
         fresh = [RigNode(self, len(self.nodes) + number) for number in range(count)]
         self.nodes += fresh
         for node in fresh:
-            node.start(*options, wait=False)
+            node.start(*options, wait=False, program=program)
         for node in fresh:
             node.wait_until_up()
         self.wait_for_members(len(self.nodes))
@@ -293,13 +298,20 @@ class Rig:
 
     # Their users
 
-    def start_worker(self, *options: str, url: str = "", wait: bool = True) -> Child:
+    def start_worker(
+        self,
+        *options: str,
+        url: str = "",
+        wait: bool = True,
+        program: Mapping[str, str] | None = None,
+    ) -> Child:
         """A worker for all queues."""
         self._workers += 1
         words = ["worker", "tests.cluster.shop:app", "--log-format", "json"]
         words += options or self.worker_options
         name = f"worker-{self._workers}"
-        worker = self.maitred(name, self.users, words, MAITRED_URL=url or self.url)
+        url = url or self.url
+        worker = self.maitred(name, self.users, words, program, MAITRED_URL=url)
         self.workers.append(worker)
         if wait:
             worker.errors.wait_for("worker is ready", seconds=WAIT_SECONDS)
@@ -339,10 +351,18 @@ class Rig:
 
     # Processes
 
-    def maitred(self, name: str, host: Host, words: list[str], **environment: str) -> Child:
+    def maitred(
+        self,
+        name: str,
+        host: Host,
+        words: list[str],
+        program: Mapping[str, str] | None = None,
+        **environment: str,
+    ) -> Child:
         """Start the command `maitred` with these words."""
-        if host.namespace is not None or self.afresh:
-            return self.program(name, host, [str(MAITRED), *words], **environment)
+        if host.namespace is not None or self.afresh or program is not None:
+            more = {**environment, **(program or {})}
+            return self.program(name, host, [str(MAITRED), *words], **more)
         return self._followed(
             name,
             FORKS.start(*words, environment=self._environment(environment), directory=ROOT),

@@ -28,7 +28,7 @@ def served_everywhere(rig: Rig) -> None:
     before = len(rig.ledger.entries("resulted"))
 
     def served() -> bool:
-        return len({one["q"] for one in rig.ledger.entries("resulted")[before:]}) == QUEUES
+        return len({one["q"] for one in rig.ledger.entries("resulted")[before:]}) == rig.queues
 
     wait_until(served, "every queue is served", SECONDS)
 

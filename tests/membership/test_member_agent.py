@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from maitred.errors import CannotStart, StoreUnavailable
+from maitred.membership.clock_watch import CLOCK_WARNING_SECONDS
 from maitred.membership.view import ClusterMember, MemberState
 from maitred.node.member_agent import MemberAgent
 from maitred.settings import ClusterSettings
@@ -400,6 +401,33 @@ async def test_wall_clocks_do_not_matter(cluster: SimulatedCluster) -> None:
     nodes[1].host.clock_skew_seconds = -86_400.0
     await asyncio.sleep(30.0)
     assert cluster.members.deaths == []
+
+
+def clock_of(node: SimulatedMember) -> float:
+    assert node.agent is not None
+    return node.agent.clock.ahead_seconds
+
+
+@simulated
+async def test_a_wrong_wall_clock_is_measured_and_named(cluster: SimulatedCluster) -> None:
+    event = "the clocks of this node and the database differ: synchronise them"
+    ahead, behind, right = await cluster.together("a", "b", "c")
+    ahead.host.clock_skew_seconds = 300.0
+    behind.host.clock_skew_seconds = -300.0
+    await asyncio.sleep(10.0)
+    for node, seconds in ((ahead, 300.0), (behind, -300.0), (right, 0.0)):
+        assert clock_of(node) == pytest.approx(seconds, abs=CLOCK_WARNING_SECONDS)
+        assert [round(one["node_is_ahead_seconds"]) for one in node.log.of(event)] == (
+            [round(seconds)] if seconds else []
+        )
+    assert clock_of(right) == 0.0, "nothing contradicts that they are the same"
+    told = {cluster.members.rows[id_].node: one for id_, one in cluster.members.clocks.items()}
+    assert told == {node.host.name: clock_of(node) for node in (ahead, behind, right)}
+
+    ahead.host.clock_skew_seconds = 0.0
+    await asyncio.sleep(10.0)
+    assert abs(clock_of(ahead)) < CLOCK_WARNING_SECONDS
+    assert len(ahead.log.of("the clocks of this node and the database agree again")) == 1
 
 
 def test_the_names_of_nodes_with_ipv6_addresses() -> None:

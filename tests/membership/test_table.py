@@ -153,6 +153,16 @@ async def test_heartbeats_count_and_raise_no_version(tables: TableEngine) -> Non
 
 
 @awaited
+async def test_heartbeats_tell_the_database_s_time(tables: TableEngine) -> None:
+    async with opened(tables) as table:
+        await with_active(table, A)
+        first, second = [(await table.beat(A.id, 0.0)).now for _ in range(2)]
+        assert first is not None
+        assert second is not None
+        assert 1.7e9 < first <= second
+
+
+@awaited
 async def test_a_member_that_is_dead_or_unknown_is_told_so(tables: TableEngine) -> None:
     async with opened(tables) as table:
         await with_active(table, A, B)

@@ -249,7 +249,7 @@ sys.exit(run())
 
 @pytest.mark.parametrize(("version", "whom"), [(0, "client"), (VERSIONS[-1] + 1, "node")])
 def test_a_worker_of_another_protocol_version(stage: Stage, version: int, whom: str) -> None:
-    """There has been one version so far; whoever speaks only another one is told so."""
+    """Whoever speaks only versions that the node does not is told so."""
     arguments = [str(version), "worker", "tests.tasks.shop:app", "--url", stage.url]
     done = subprocess.run(
         [sys.executable, "-c", OF_ANOTHER_VERSION, *arguments],

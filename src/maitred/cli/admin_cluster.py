@@ -17,6 +17,7 @@ from maitred.cli.output import json_option, print_fact, print_json, print_table,
 from maitred.cli.status import duration
 from maitred.cli.watching import watch, watch_option
 from maitred.errors import InvalidArgument
+from maitred.membership.clock_watch import CLOCK_WARNING_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ _EPILOG = (
     "  partitions       of the store, that the ring gives to the node\n"
     "  load             at the last heartbeat: 1 is a full core\n"
     "  heartbeat        how long ago, by the database's clock\n"
+    "  clock            ok, or how far it is ahead of or behind the database's\n"
     "\nExit status: 0 if the membership table can be read and every heartbeat is recent, else 1."
 )
 
@@ -132,6 +134,12 @@ def warnings(found: ClusterDescription) -> Iterator[str]:
                 f"{row.address} sent its last heartbeat {units.duration(row.beat_seconds_ago)} "
                 f"ago. After {found.lease_seconds:g} s the others vote on whether it is dead."
             )
+    for row in found.members:
+        if _is_apart(row):
+            yield (
+                f"The clock of {row.address} is {_clock(row)}{' of' * _is_ahead(row)} the "
+                "database's. Synchronise the clocks of all machines."
+            )
     releases = sorted({row.release for row in found.members if row.release and _lives(row)})
     if len(releases) > 1:
         yield (
@@ -151,6 +159,24 @@ def _is_late(row: MemberRow, found: ClusterDescription) -> bool:
         and found.lease_seconds > 0
         and row.beat_seconds_ago > LATE_SHARE * found.lease_seconds
     )
+
+
+def _is_apart(row: MemberRow) -> bool:
+    ahead = row.clock_ahead_seconds
+    return _lives(row) and ahead is not None and abs(ahead) >= CLOCK_WARNING_SECONDS
+
+
+def _is_ahead(row: MemberRow) -> bool:
+    return row.clock_ahead_seconds is not None and row.clock_ahead_seconds > 0
+
+
+def _clock(row: MemberRow) -> str | None:
+    ahead = row.clock_ahead_seconds
+    if ahead is None or not _lives(row):
+        return None
+    if not _is_apart(row):
+        return "ok"
+    return f"{units.duration(abs(ahead))} {'ahead' if _is_ahead(row) else 'behind'}"
 
 
 def _lives(row: MemberRow) -> bool:
@@ -180,4 +206,5 @@ _COLUMNS: dict[str, Callable[[MemberRow], object]] = {
     "heartbeat": lambda row: (
         None if row.beat_seconds_ago is None else units.ago(row.beat_seconds_ago)
     ),
+    "clock": _clock,
 }

@@ -41,6 +41,8 @@ class Beats(NamedTuple):
     """The heartbeat counter of each member that is not dead, by id."""
     alive: bool
     """Whether the member that beats is not dead. A member that is dead has to stop at once."""
+    now: float | None = None
+    """The database's clock when it counted the heartbeat, in seconds since 1970."""
 
 
 class MembershipTable(Protocol):
@@ -60,9 +62,10 @@ class MembershipTable(Protocol):
         cluster's. A member that was inserted before stays as it is, so that a join whose outcome
         is unknown can be repeated."""
 
-    async def beat(self, id_: str, load: float) -> Beats:
-        """Count a heartbeat of the member, durably, with the load of its node (1 is a full core);
-        return all counters."""
+    async def beat(self, id_: str, load: float, clock_ahead_seconds: float | None = None) -> Beats:
+        """Count a heartbeat of the member, durably, with the load of its node (1 is a full core)
+        and how far the node's clock is ahead of the database's, if that was measured; return all
+        counters."""
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         """Change the member's state if it is still `before`; return the table as it is then."""

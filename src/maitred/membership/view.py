@@ -117,6 +117,11 @@ class ClusterView(Struct, frozen=True, array_like=True, kw_only=True):
         """Return the member with this id; None if it is dead or was never there."""
         return next((one for one in self.members if one.id == id_), None)
 
+    def understands(self, version: int) -> bool:
+        """Return whether every member knows what this version of the protocol brought. A node uses
+        it only then, so that the members of a release before this one keep working."""
+        return version <= self.protocol
+
     @property
     def protocol(self) -> int:
         """The newest version of the protocol that every member speaks; 0 if there is none."""

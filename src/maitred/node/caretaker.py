@@ -191,6 +191,10 @@ class Caretaker:
             shard.log.info("idle partitions forgotten", partitions=forgotten)
 
     async def _forget_results(self) -> None:
+        """Delete the expired results of the whole store. The time of the cluster is known only with
+        a lease; by a wrong clock, results of other nodes would be deleted too early."""
+        if not self._shard.trusted():
+            return
         with self._shard.failures_logged("results not forgotten"):
             wall = self._partitions.wall_clock()
             forgotten = RESULTS_AT_ONCE

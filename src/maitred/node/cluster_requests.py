@@ -91,6 +91,10 @@ class DescribedMember(Protocol):
     def silent_seconds(self) -> float | None:
         """How long ago its last heartbeat was, by the database's clock."""
 
+    @property
+    def clock_ahead_seconds(self) -> float | None:
+        """How far the node's clock was ahead of the database's at its last heartbeat."""
+
 
 class KnownMember(NamedTuple):
     """One member, as a view has it."""
@@ -105,6 +109,7 @@ class KnownMember(NamedTuple):
     since: float
     load: float | None = None
     silent_seconds: float | None = None
+    clock_ahead_seconds: float | None = None
 
     @classmethod
     def of(cls, member: ClusterMember) -> DescribedMember:
@@ -359,4 +364,5 @@ def _row(member: DescribedMember, counts: MemberPartitions | None) -> MemberRow:
         beat_seconds_ago=member.silent_seconds,
         partitions=None if counts is None else counts.placed.get(member.id, 0),
         held=None if counts is None else counts.held.get(member.id),
+        clock_ahead_seconds=member.clock_ahead_seconds,
     )

@@ -115,6 +115,8 @@ class TrustLease(Struct, tag="trust-lease"):
 
     until: float
     """Until when the node's lease may be trusted, in seconds of the machine's boot clock."""
+    clock_ahead_seconds: float = 0.0
+    """How far the node's wall clock is ahead of the database's."""
 
 
 class ReloadWanted(Struct, tag="reload-wanted"):

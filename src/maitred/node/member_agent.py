@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from maitred.errors import CannotStart, MaitredError, OutcomeUnknown, StoreUnavailable
+from maitred.membership.clock_watch import ClockWatch
 from maitred.membership.member_effects import (
     AccuseMember,
     AdoptView,
@@ -61,11 +62,12 @@ _AWAY = (StoreUnavailable, OutcomeUnknown, TimeoutError, OSError)
 
 
 class _Answered(NamedTuple):
-    """The answer to a call of the table, with the moment it was sent, by both clocks."""
+    """The answer to a call of the table, with the moment it was sent, by three clocks."""
 
     result: Any
     sent: float
     boot_sent: float
+    wall_sent: float
 
 
 class MemberAgent:
@@ -94,6 +96,8 @@ class MemberAgent:
         announced one. The agent closes the table."""
         self.dead = asyncio.Event()
         """Set when other members declared this one dead, or a later start replaced it."""
+        self.clock = ClockWatch()
+        """How far the node's wall clock is ahead of the database's."""
         self._table = table
         self._me = me
         self._settings = settings
@@ -411,8 +415,9 @@ class MemberAgent:
             self._soon()
             return
         self._log.table_back(loop.time())
-        result, sent, boot_sent = answered
+        result, sent, boot_sent, wall_sent = answered
         if isinstance(effect, SendBeat):
+            self._look_at_clock(result, wall_sent)
             self._observer.beat_answered(result, sent, boot_sent, loop.time())
         elif isinstance(effect, AccuseMember):
             self._observer.accused(effect, result, sent, loop.time())
@@ -425,7 +430,8 @@ class MemberAgent:
     ) -> Coroutine[Any, Any, Beats | TableState]:
         table, me = self._table, self._me.id
         if isinstance(effect, SendBeat):
-            return table.beat(me, self._load())
+            ahead = self.clock.ahead_seconds if self.clock.is_measured else None
+            return table.beat(me, self._load(), ahead)
         if isinstance(effect, ReadTable):
             return table.read()
         if isinstance(effect, BecomeActive):
@@ -446,8 +452,15 @@ class MemberAgent:
         boot_clock = self._surroundings.boot_clock or loop.time
         async with self._calls:
             sent, boot_sent = loop.time(), boot_clock()
+            wall_sent = self._surroundings.wall_clock()
             async with asyncio.timeout(seconds or table_seconds(self._settings)):
-                return _Answered(await call(), sent, boot_sent)
+                return _Answered(await call(), sent, boot_sent, wall_sent)
+
+    def _look_at_clock(self, beats: Beats, wall_sent: float) -> None:
+        if beats.now is None:
+            return
+        self.clock.measured(beats.now, wall_sent, self._surroundings.wall_clock())
+        self._log.clock(self.clock, asyncio.get_running_loop().time())
 
     # Events
 

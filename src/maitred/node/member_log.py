@@ -9,12 +9,16 @@ from maitred.membership.view import MemberState
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
+    from maitred.membership.clock_watch import ClockWatch
     from maitred.membership.member_effects import AccuseMember, AdoptView
     from maitred.membership.view import ClusterMember
     from maitred.node.member_link import ProbeFailure
 
 AWAY_SECONDS: Final = 10.0
 """Time between two lines about the same trouble, while it lasts."""
+
+CLOCK_SECONDS: Final = 600.0
+"""Time between two lines about a clock that is wrong: whoever can set it may not look for hours."""
 
 ENTERED: Final = {
     MemberState.JOINING: "member is joining",
@@ -37,6 +41,12 @@ class MemberLog:
         )
         self._away_since: float | None = None
         self._silent: dict[str, OccasionalWarning] = {}
+        self._clock = OccasionalWarning(
+            log,
+            "the clocks of this node and the database differ: synchronise them",
+            CLOCK_SECONDS,
+        )
+        self._clock_is_apart = False
 
     def adopted(self, effect: AdoptView) -> None:
         """Log what differs between two views."""
@@ -71,6 +81,14 @@ class MemberLog:
             seconds = round(now - self._away_since, 1)
             self._away_since = None
             self._log.info("membership table is back", seconds=seconds)
+
+    def clock(self, clock: ClockWatch, now: float) -> None:
+        """Log that the clocks of the node and the database differ by too much, or no more."""
+        if clock.is_apart:
+            self._clock.say(now, node_is_ahead_seconds=round(clock.ahead_seconds, 1))
+        elif self._clock_is_apart:
+            self._log.info("the clocks of this node and the database agree again")
+        self._clock_is_apart = clock.is_apart
 
     def unreachable(self, member: ClusterMember, failure: ProbeFailure, now: float) -> None:
         """Log that a member does not answer probes."""

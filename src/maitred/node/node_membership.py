@@ -190,7 +190,8 @@ class NodeMembership:
         self._tell(TakeView(view))
 
     def _has_lease(self, until: float) -> None:
-        self._tell(TrustLease(until))
+        ahead = 0.0 if self._agent is None else self._agent.clock.ahead_seconds
+        self._tell(TrustLease(until, ahead))
 
     async def watch(self) -> None:
         """Wait until the others declare this node dead; then raise `MemberDiedError`. Use the new

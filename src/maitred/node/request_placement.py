@@ -87,6 +87,11 @@ class RequestPlacement(ShardTasks):
         self.clustered = self.owners.clustered
         """Whether the node belongs to a cluster."""
         self.membership = ShardMembership(self, place, self.owners, surroundings)
+        self.cluster_time = (
+            self.membership.cluster_time if self.clustered else surroundings.wall_clock
+        )
+        """Returns the time by which partitions are placed and their tasks stored, in seconds since
+        1970: that of the cluster's database, or of this machine."""
         self._peers = Peers(
             self,
             self.owners,
@@ -106,7 +111,7 @@ class RequestPlacement(ShardTasks):
         a request that can belong to none."""
         if isinstance(message, PartitionRequest):
             address = (message.namespace, message.queue, message.queue_type, message.partition)
-            return self.owners.home(address, self._wall_clock())[0]
+            return self.owners.home(address, self.cluster_time())[0]
         if message.shard >= self.place.shards:
             raise InvalidArgument(
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."
@@ -118,7 +123,7 @@ class RequestPlacement(ShardTasks):
     def moves_at(self, key: PartitionKey) -> float:
         """Return the wall-clock time at which the partition gets another owner within the present
         view; infinity: never."""
-        return self.owners.moves_at(key, self._wall_clock())
+        return self.owners.moves_at(key, self.cluster_time())
 
     def owner_number(self, member_id: str, shard: int) -> int:
         """Return the owner number of a shard of a member of the cluster; raise `Unavailable` if the
@@ -225,9 +230,10 @@ class RequestPlacement(ShardTasks):
             self.tables.adopt(view, self.place.member)
             self._peers.view_adopted()
 
-    def renew_lease(self, until: float) -> None:
-        """Trust the node's lease until this time of the boot clock."""
-        self.membership.renew_lease(until)
+    def renew_lease(self, until: float, clock_ahead_seconds: float = 0.0) -> None:
+        """Trust the node's lease until this time of the boot clock, and correct the node's wall
+        clock by so many seconds."""
+        self.membership.renew_lease(until, clock_ahead_seconds)
 
     def trusted(self) -> bool:
         """Whether the node's lease has not run out, so that no other node has its partitions;

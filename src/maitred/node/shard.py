@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -217,7 +218,8 @@ class Shard(RequestPlacement):
         """Serve tasks, keep them in this store, and return the partitions that hold them.
         `open_members` opens the membership table of the cluster for operators; None without a
         cluster."""
-        self._partitions = Partitions(self, store, self._surroundings)
+        timed = replace(self._surroundings, wall_clock=self.cluster_time)
+        self._partitions = Partitions(self, store, timed)
         self._partitions.begin()
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
@@ -230,7 +232,7 @@ class Shard(RequestPlacement):
             store,
             self.settings.cluster,
             self.log,
-            wall_clock=self._wall_clock,
+            wall_clock=self.cluster_time,
             open_members=open_members,
         )
         self._on_drain = [

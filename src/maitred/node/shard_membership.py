@@ -18,6 +18,7 @@ from maitred.errors import InvalidArgument
 from maitred.node.request_table import RequestTable
 from maitred.protocol import cql
 from maitred.protocol.cluster import ViewTold
+from maitred.protocol.description import DATABASE_CLOCK
 from maitred.protocol.frames import Opcode
 from maitred.security.cluster_proof import NONCE_BYTES, ListenerProof
 
@@ -78,17 +79,34 @@ class ShardMembership:
         self._secret = bytes.fromhex(place.cluster_secret)
         self._draw = surroundings.secret
         self._clock = surroundings.boot_clock or shard.loop.time
+        self._wall_clock = surroundings.wall_clock
+        self._ahead_seconds = 0.0
+        self._correction_seconds = 0.0
+        """What the cluster's time is behind this machine's wall clock."""
         self.listeners: list[ViewListener] = []
         """Called with the previous view and the new one when the shard has adopted a view."""
         self.lease_until = -inf if owners.clustered else inf
         """Until when the node's lease may be trusted, by the boot clock."""
         self.requests = RequestTable(handlers={Opcode.TELL_VIEW: self._tell_view})
 
-    # The lease
+    # The lease, and the clock that comes with it
 
-    def renew_lease(self, until: float) -> None:
-        """Trust the node's lease until this time of the boot clock."""
+    def renew_lease(self, until: float, clock_ahead_seconds: float) -> None:
+        """Trust the node's lease until this time of the boot clock. The node's wall clock is so far
+        ahead of the database's."""
         self.lease_until = max(self.lease_until, until)
+        self._ahead_seconds = clock_ahead_seconds
+        self._correct_clock()
+
+    def cluster_time(self) -> float:
+        """Return the time by which the nodes of the cluster store moments and place partitions:
+        the database's, if all members go by it, otherwise that of this machine."""
+        return self._wall_clock() - self._correction_seconds
+
+    def _correct_clock(self) -> None:
+        view = self._owners.view
+        is_common = view is not None and view.understands(DATABASE_CLOCK)
+        self._correction_seconds = self._ahead_seconds if is_common else 0.0
 
     def trusted(self) -> bool:
         """Whether the node's lease has not run out, so that no other member has its partitions."""
@@ -110,6 +128,7 @@ class ShardMembership:
             )
             return False
         self._owners.adopt(view)
+        self._correct_clock()
         self._shard.log.debug(
             "view adopted", version=view.version, members=len(view.members), active=len(view.active)
         )

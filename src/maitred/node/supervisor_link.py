@@ -94,8 +94,9 @@ class ClusterFollower(Protocol):
     def adopt(self, view: ClusterView) -> None:
         """Place partitions by this view, if it is newer than the present one."""
 
-    def renew_lease(self, until: float) -> None:
-        """Trust the node's lease until this time of the boot clock."""
+    def renew_lease(self, until: float, clock_ahead_seconds: float = 0.0) -> None:
+        """Trust the node's lease until this time of the boot clock, and correct the node's wall
+        clock by so many seconds."""
 
 
 class SupervisorLink:
@@ -197,7 +198,7 @@ def _pass_on(news: ClusterNews, follower: ClusterFollower) -> None:
     if isinstance(news, TakeView):
         follower.adopt(news.view)
     else:
-        follower.renew_lease(news.until)
+        follower.renew_lease(news.until, news.clock_ahead_seconds)
 
 
 def raise_file_limit() -> None:

@@ -104,6 +104,9 @@ class MemberRow(Struct, array_like=True, gc=False):
     the store cannot be read."""
     held: int | None = None
     """How many partitions it acquired and has not handed over yet, for a draining member."""
+    clock_ahead_seconds: float | None = None
+    """How far the node's clock was ahead of the database's at its last heartbeat. None if the node
+    does not tell, or the membership table cannot be read."""
 
 
 class ClusterDescription(Answer, array_like=True, gc=False):

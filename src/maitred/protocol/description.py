@@ -21,12 +21,19 @@ from maitred.routing.tokens import IGNORE_MSB, check_sharding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSIONS: Final = (1,)
-"""Versions of our own messages that this code speaks, oldest first.
+VERSIONS: Final = (1, 2)
+"""Versions of our own messages that this code speaks, oldest first: this release's, and that of the
+release before it, so that a cluster is upgraded node by node.
 
 Fields are added at the end of a message, with a default, without a new version: a peer that does
-not know them ignores them. A new version is for changes that an older peer would misunderstand.
+not know them ignores them. A new version is for what an older peer would misunderstand, or do in
+another way. Each such thing has a constant with the version that brought it. A node uses it only
+while `ClusterView.understands` says that every member knows it.
 """
+
+DATABASE_CLOCK: Final = 2
+"""The nodes of a cluster store moments, and place partitions during a gradual change, by the clock
+of their database. Nodes of version 1 go by their own."""
 
 CQL_VERSION: Final = "3.0.0"
 PARTITIONER: Final = "org.apache.cassandra.dht.Murmur3Partitioner"

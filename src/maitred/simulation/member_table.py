@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 from maitred.errors import CannotStart, InternalError, OutcomeUnknown, StoreUnavailable
 from maitred.membership.table import VOTE_SECONDS, Beats, TableState, Vote
 from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
+from maitred.simulation.hosts import EPOCH_SECONDS
 from maitred.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class SimulatedMembers:
     """All members that ever were, by id."""
     beats: dict[str, int] = field(default_factory=dict)
     loads: dict[str, float] = field(default_factory=dict)
+    clocks: dict[str, float | None] = field(default_factory=dict)
+    """How far each member's clock is ahead of the database's, as the member says."""
     votes: dict[str, dict[str, _CountedVote]] = field(default_factory=dict)
     """The votes by accused and accuser."""
     deaths: list[SimulatedDeath] = field(default_factory=list)
@@ -87,6 +89,7 @@ class SimulatedMembers:
             rows=self.rows.copy(),
             beats=self.beats.copy(),
             loads=self.loads.copy(),
+            clocks=self.clocks.copy(),
             votes={accused: by.copy() for accused, by in self.votes.items()},
             terms=self.terms,
             _secret=self._secret,
@@ -97,7 +100,7 @@ class SimulatedMembers:
         does. As in PostgreSQL, the version rises by more than a moment can lose."""
         copied = standby.copy()
         self.rows, self.beats, self.loads = copied.rows, copied.beats, copied.loads
-        self.votes, self.terms = copied.votes, copied.terms
+        self.clocks, self.votes, self.terms = copied.clocks, copied.votes, copied.terms
         self.version = copied.version + TIMELINE_VERSIONS
         self._changed()
 
@@ -150,15 +153,16 @@ class SimulatedMembers:
             self._changed()
         return self.read(now)
 
-    def beat(self, id_: str, load: float) -> Beats:
+    def beat(self, id_: str, load: float, clock_ahead_seconds: float | None, now: float) -> Beats:
         """Count a heartbeat."""
         row = self.rows.get(id_)
         alive = row is not None and row.state is not MemberState.DEAD
         if alive:
             self.beats[id_] += 1
             self.loads[id_] = load
+            self.clocks[id_] = clock_ahead_seconds
         beats = {row.id: self.beats[row.id] for row in self.living}
-        return Beats(self.version, beats, alive)
+        return Beats(self.version, beats, alive, EPOCH_SECONDS + now)
 
     def change(self, id_: str, before: MemberState, after: MemberState, now: float) -> TableState:
         """Change the member's state if it is still `before`."""
@@ -259,8 +263,10 @@ class SimulatedMemberTable:
             raise found
         return found
 
-    async def beat(self, id_: str, load: float) -> Beats:
-        return await self._ask(partial(self.members.beat, id_, load), writes=True)
+    async def beat(self, id_: str, load: float, clock_ahead_seconds: float | None = None) -> Beats:
+        return await self._ask(
+            lambda: self.members.beat(id_, load, clock_ahead_seconds, _now()), writes=True
+        )
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         if after not in MEMBER_TABLE.transitions[before].values():

@@ -95,6 +95,9 @@ class MemberReport(NamedTuple):
     """The load that the node reported with its last heartbeat; 1 is a full core."""
     silent_seconds: float
     """How long ago the last heartbeat was, by the database's clock."""
+    clock_ahead_seconds: float | None
+    """How far the node's clock was ahead of the database's at the last heartbeat; None if the node
+    does not tell."""
 
 
 class _StoredTable(Struct, frozen=True):
@@ -177,15 +180,16 @@ class PostgresMembers:
                 expected = json.decode(named, type=tuple[str, str])
                 given = joined_terms(expected, (spread_batch, placement), now)
 
-    async def beat(self, id_: str, load: float) -> Beats:
+    async def beat(self, id_: str, load: float, clock_ahead_seconds: float | None = None) -> Beats:
         try:
-            row = await self._change("beat", id_, load, seconds=BEAT_SECONDS)
+            values = id_, load, clock_ahead_seconds
+            row = await self._change("beat", *values, seconds=BEAT_SECONDS)
         except OutcomeUnknown as unknown:
             raise StoreUnavailable(unknown.sentence, remedy=unknown.remedy) from unknown
         if row is None:
             return Beats(0, {}, alive=False)
-        version, alive, beats = row
-        return Beats(version, json.decode(beats, type=dict[str, int]), alive)
+        version, alive, beats, now = row
+        return Beats(version, json.decode(beats, type=dict[str, int]), alive, now)
 
     async def change(self, id_: str, before: MemberState, after: MemberState) -> TableState:
         if after not in MEMBER_TABLE.transitions[before].values():

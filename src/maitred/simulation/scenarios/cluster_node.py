@@ -61,7 +61,8 @@ class _ShardHandle:
         if isinstance(news, TakeView):
             self._loop.call_soon(self.shard.adopt, news.view, context=self._context)
         else:
-            self._loop.call_soon(self.shard.renew_lease, news.until, context=self._context)
+            given = news.until, news.clock_ahead_seconds
+            self._loop.call_soon(self.shard.renew_lease, *given, context=self._context)
 
 
 class ClusterNode(SimulatedNode):

@@ -346,7 +346,8 @@ SELECT beats FROM maitred.members WHERE cluster = $1 AND id = $2 AND state <> 'd
 
 -- name: beat
 WITH mine AS (
-    UPDATE maitred.members SET beats = beats + 1, load = $3, beat_at = clock_timestamp()
+    UPDATE maitred.members
+    SET beats = beats + 1, load = $3, clock_ahead_seconds = $4, beat_at = clock_timestamp()
     WHERE cluster = $1 AND id = $2 AND state <> 'dead'
     RETURNING id, beats
 )
@@ -355,7 +356,7 @@ SELECT c.version, EXISTS (SELECT 1 FROM mine), (
     FROM maitred.members AS m
     LEFT JOIN mine ON mine.id = m.id
     WHERE m.cluster = c.name AND m.state <> 'dead'
-)
+), extract(epoch FROM clock_timestamp())::double precision
 FROM maitred.clusters AS c
 WHERE c.name = $1
 
@@ -368,7 +369,7 @@ SELECT maitred.accuse_member($1, $2, $3, $4, $5, $6, $7)::text
 -- name: describe_members
 SELECT id, node, host, port, state, release, versions, shards,
     extract(epoch FROM since)::double precision, load,
-    extract(epoch FROM clock_timestamp() - beat_at)::double precision
+    extract(epoch FROM clock_timestamp() - beat_at)::double precision, clock_ahead_seconds
 FROM maitred.members
 WHERE cluster = $1
 ORDER BY host, port, since
