@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import MaitredError
-from maitred.node.takeover import HAND_OVER_SECONDS
-from maitred.protocol.tasks import Counts, Describe, Sync
+from maitred.node.takeover import HAND_OVER_SECONDS, is_owner
+from maitred.protocol.tasks import Counts, Sync
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -111,10 +111,7 @@ class PartitionMoves:
 
     def is_ours(self, key: PartitionKey) -> bool:
         """Return whether this shard owns the partition by its view."""
-        try:
-            return self._shard.owner_of(Describe(*key, 0)) == self._shard.number
-        except MaitredError:  # no member is active, or this one is dead
-            return False
+        return is_owner(self._shard, key)
 
     def left(self) -> int:
         """Count the partitions that this shard has and does not own: a node that drains waits until
