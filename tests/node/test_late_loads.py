@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from maitred.errors import NotOwner
+import pytest
+
+from maitred.errors import Draining, MaitredError, NotOwner, Unavailable
 from maitred.matching.records import PartitionKey, Terms
 from maitred.protocol.cluster import HandOver
 from maitred.protocol.tasks import (
@@ -99,7 +101,13 @@ def test_an_acquisition_that_arrives_late_takes_nothing_from_the_present_owner()
     in_town(main, memory_seconds=100.0)
 
 
-def test_a_partition_that_moved_while_its_owner_was_looked_up_is_not_acquired() -> None:
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [("moves", NotOwner), ("stops", Draining), ("loses its lease", Unavailable)],
+)
+def test_a_shard_that_may_no_longer_acquire_when_it_has_looked_up_the_owner_does_not(
+    change: str, refused: type[MaitredError]
+) -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")
         await left_by_all(town, queue)
@@ -108,9 +116,14 @@ def test_a_partition_that_moved_while_its_owner_was_looked_up_is_not_acquired() 
         late = town.begin(add(queue, b"late"), old)
         await town.until(lambda: slow.begun == 1)
         loads = old.partitions.loader.loads
-        town.states(a="draining")
+        if change == "moves":
+            town.states(a="draining")
+        elif change == "stops":
+            old.draining = True
+        else:
+            old.lasts = False
         slow.arrive()
-        assert isinstance(await late, NotOwner)
+        assert isinstance(await late, refused)
         assert old.partitions.loader.loads == loads
 
     in_town(main)

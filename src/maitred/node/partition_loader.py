@@ -22,7 +22,6 @@ from maitred.errors import (
 )
 from maitred.matching.fair_lines import FairLines
 from maitred.matching.limits import Limiter
-from maitred.node.takeover import moved
 from maitred.node.writer import store_silent
 from maitred.settings import Namespace
 from maitred.store.interface import Acquisition, QueueQuota, Refusal
@@ -208,22 +207,21 @@ class Loader:
             silence.cancel()
             self.silent = None
 
-    def _still_ours(self, group: list[_Wanted]) -> list[_Wanted]:
-        """Return the partitions that this shard still owns by its view: it may have changed while
-        the store, or the last owner, was asked."""
-        takeovers = self._takeovers
-        if takeovers is None:
+    def _still_wanted(self, group: list[_Wanted]) -> list[_Wanted]:
+        """Return the partitions that this shard may still acquire, and refuse the others."""
+        if self._takeovers is None:
             return group
-        ours = []
+        wanted = []
         for one in group:
-            if takeovers.is_ours(one.acquisition.key):
-                ours.append(one)
+            problem = self._takeovers.refusal(one.acquisition.key)
+            if problem is None:
+                wanted.append(one)
             else:
-                _fail([one], moved())
-        return ours
+                _fail([one], problem)
+        return wanted
 
     async def _load(self, group: list[_Wanted]) -> None:
-        group = self._still_ours(group)
+        group = self._still_wanted(group)
         if not group:
             return
         self.loads += 1

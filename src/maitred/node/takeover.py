@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import DeadlineExceeded, MaitredError, NotOwner
+from maitred.errors import DeadlineExceeded, Draining, MaitredError, NotOwner
+from maitred.matching.hand_out import not_trusted
 from maitred.matching.running_attempts import Inheritance
 from maitred.membership.homes import FormerHomes
 from maitred.protocol.cluster import HandedOver, HandOver
@@ -103,9 +104,15 @@ class Takeovers:
             return FormerOwner(range_id)
         return FormerOwner(range_id, id_, tuple(shard.owner_number(id_, one) for one in numbers))
 
-    def is_ours(self, key: PartitionKey) -> bool:
-        """Return whether this shard owns the partition by its view."""
-        return is_owner(self._shard, key)
+    def refusal(self, key: PartitionKey) -> MaitredError | None:
+        """Return why this shard must not acquire the partition now, though it was about to: the
+        lease or the view may have changed while the store, or the last owner, was asked. A member
+        that is stopping may have been declared dead without its shards being told."""
+        if self._shard.draining:
+            return Draining("The node is stopping.")
+        if not self._shard.trusted():
+            return not_trusted()
+        return None if is_owner(self._shard, key) else moved()
 
     async def pull(self, key: PartitionKey, owner: FormerOwner) -> None:
         """Ask these shards for the partition, one of which may have it; raise `NotOwner` if one of
