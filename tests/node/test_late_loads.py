@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.node.members import TownShard
 
 SESSION = b"a worker's own.."
+FOUND_SECONDS = 2.0
+"""By then the caretaker has looked for partitions with tasks, and does not for 28 s."""
 
 
 def add(queue: str, payload: bytes) -> Add:
@@ -63,6 +65,11 @@ class SlowCalls:
 
     def arrive(self) -> None:
         self._go.set()
+
+
+def stored(town: Town) -> list[PartitionKey]:
+    """Return the partitions that have tasks in the store."""
+    return town.disk.contents.partitions_with_tasks()
 
 
 async def left_by_all(town: Town, queue: str) -> None:
@@ -151,6 +158,49 @@ def test_an_owner_that_joined_while_it_was_looked_up_is_asked() -> None:
         assert told == Outcome("done", 1, b"\xc3")
 
     in_town(main, memory_seconds=100.0)
+
+
+def test_a_partition_with_tasks_that_leaves_and_comes_back_meanwhile_is_loaded_again() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (shard,) = town.of("a")
+        await asyncio.sleep(FOUND_SECONDS)
+        await town.ask(add(queue, b"1"))
+        await town.until(lambda: bool(stored(town)))
+        slow = SlowCalls(shard, "commit")
+        town.states(told="a", a="draining")
+        await town.until(lambda: slow.begun == 1)
+        town.states(told="a", a="active")
+        await asyncio.sleep(0.1)
+        slow.arrive()
+        await town.until(lambda: shard.partitions.handovers.handed_over == 1)
+        await town.until(lambda: shard.holds == [(queue, 0)], 3.0)
+
+    in_town(main)
+
+
+def test_partitions_with_tasks_are_looked_for_again_when_a_load_under_way_fails() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (shard,) = town.of("b")
+        town.states(a="draining", c="draining")
+        assert town.owner(queue) is shard
+        await asyncio.sleep(FOUND_SECONDS)
+        await town.ask(add(queue, b"1"))
+        await town.until(lambda: bool(stored(town)))
+        shard.partitions.lost(PartitionKey("shop", queue, 1, 0), NotOwner("For the test."))
+        slow = SlowCalls(shard, "acquire")
+        asked = town.begin(Describe("shop", queue, 1, 0, 0), shard)
+        await town.until(lambda: slow.begun == 1)
+        town.states(b="active", a="active", c="active")
+        town.states(a="draining", c="draining")
+        await asyncio.sleep(0.1)
+        town.disk.fail_for(0.5)
+        slow.arrive()
+        assert isinstance(await asked, Unavailable)
+        await town.until(lambda: shard.holds == [(queue, 0)], 3.0)
+
+    in_town(main)
 
 
 def test_a_load_that_was_overtaken_asks_the_owner_in_between() -> None:

@@ -67,9 +67,6 @@ class MovablePartitions(Protocol):
     @property
     def handovers(self) -> Handovers: ...
 
-    def has(self, key: PartitionKey) -> bool:
-        """Whether the partition is loaded, or being loaded."""
-
     def touch(self, owned: Owned) -> None:
         """Drive the partition at the end of the turn."""
 
@@ -198,7 +195,7 @@ class PartitionMoves:
         wanted = []
         for start in range(0, len(keys), LOOKED_AT_ONCE):
             some = keys[start : start + LOOKED_AT_ONCE]
-            wanted += [key for key in some if not self._partitions.has(key) and self.is_ours(key)]
+            wanted += [key for key in some if self._is_wanting(key)]
             await asyncio.sleep(0)
         loaded: list[bool] = []
         for start in range(0, len(wanted), LOADED_AT_ONCE):
@@ -208,8 +205,15 @@ class PartitionMoves:
             loaded += await asyncio.gather(*(self._load_one(key) for key in some))
         return not all(loaded)
 
+    def _is_wanting(self, key: PartitionKey) -> bool:
+        """Return whether this shard owns the partition and does not have it. One that is being
+        loaded counts, since that may fail, and one that is leaving by an older view: it has to be
+        loaded again."""
+        owned = self._partitions.owned.get(key)
+        return (owned is None or owned.leaving) and self.is_ours(key)
+
     async def _load_one(self, key: PartitionKey) -> bool:
-        if self._partitions.has(key) or not self.is_ours(key):
+        if not self._is_wanting(key):
             return True
         try:
             await self._partitions.question(load_only(key))
