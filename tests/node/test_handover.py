@@ -363,6 +363,23 @@ def test_partitions_with_tasks_of_a_dead_member_are_loaded_without_a_request() -
     in_town(main)
 
 
+def test_a_view_that_moves_nothing_reads_nothing_of_the_store() -> None:
+    """A list of all partitions with tasks costs the database of a large cluster seconds."""
+
+    async def main(town: Town) -> None:
+        shard = town.of("b")[0]
+        moves = shard.partitions.moves
+        assert moves is not None
+        before = moves._changed
+        town.states(b="active")
+        await asyncio.sleep(1.0)
+        assert moves._changed is before
+        town.states(a="draining")
+        assert moves._changed is not before
+
+    in_town(main)
+
+
 def test_a_next_owner_that_does_not_pull_is_not_waited_for() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")

@@ -95,7 +95,10 @@ class PartitionMoves:
         self._shard.spawn(self._load())
         self._shard.spawn(self._watch_lease())
 
-    def _view_changes(self, _old: ClusterView | None, _new: ClusterView) -> None:
+    def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
+        # Half of all views change no owner: a node joins, or one that has drained is gone.
+        if old is not None and new.places_like(old):
+            return
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
