@@ -96,7 +96,9 @@ class PartitionMoves:
         self._shard.spawn(self._watch_lease())
 
     def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
-        # Half of all views change no owner: a node joins, or one that has drained is gone.
+        # Half of all views change no owner: a node joins, or one that has drained is gone. If that
+        # one died before it had handed over everything, requests load what it left, or the
+        # caretaker finds it within half a minute.
         if old is not None and new.places_like(old):
             return
         changed, self._changed = self._changed, asyncio.Event()
