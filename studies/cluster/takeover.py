@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from maitred.errors import InternalError
@@ -25,6 +25,7 @@ from maitred.node.takeover import Takeovers
 from maitred.settings import Limits
 from maitred.simulation.scenarios.record import ErrorLog
 from maitred.simulation.world import World
+from maitred.store.interface import LastOwner
 from studies.cluster.spread import ShardOwner, owners, study_keys, study_view, without
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ class _LostStore:
     async def partitions_with_tasks(self) -> list[PartitionKey]:
         return self._keys
 
-    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
         await asyncio.sleep(self._read_seconds)
-        return dict.fromkeys(group, self._lost)
+        return dict.fromkeys(group, LastOwner(1, self._lost))
 
     async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired]:
         await asyncio.sleep(self._acquire_seconds)
@@ -88,6 +89,13 @@ class _LostStore:
         for one in group:
             self.acquired_at[one.key] = now
         return [Acquired(2, None, 1, clean=False) for _ in group]
+
+
+class _LoadedPartition(NamedTuple):
+    """A partition that the shard has, as `PartitionMoves` looks at it."""
+
+    acquired: Acquired
+    leaving: bool = False
 
 
 class _LoadingShard:
@@ -101,11 +109,12 @@ class _LoadingShard:
         self.number = place.number
         self.view = view
         self.limits = Limits()
+        self.draining = False
         self.loop = asyncio.get_running_loop()
         self.complaints: list[str] = []
         self.log = ErrorLog(self.complaints)
         self.view_listeners: list[Any] = []
-        self.owned: dict[PartitionKey, Any] = {}
+        self.owned: dict[PartitionKey, _LoadedPartition] = {}
         self.store = store
         self.handovers = None
         self._wanted = wanted
@@ -127,8 +136,8 @@ class _LoadingShard:
         key = PartitionKey(message.namespace, message.queue, message.queue_type, message.partition)
         return self.number if key in self._wanted else self.place.shards
 
-    def has(self, key: PartitionKey) -> bool:
-        return key in self.owned
+    def trusted(self) -> bool:
+        return True
 
     async def question(self, message: Any, seconds: float = 0.0) -> Any:  # noqa: ANN401, ARG002
         """Load a partition: the request of `PartitionMoves` to the own shard."""
@@ -136,7 +145,7 @@ class _LoadingShard:
         found = await self.loader.find(key)
         if found is None:
             raise InternalError(f"The partition {key} does not exist.")
-        self.owned[key] = found
+        self.owned[key] = _LoadedPartition(found)
         return found
 
 

@@ -24,6 +24,7 @@ from maitred.protocol.cluster import (
 )
 from maitred.protocol.frames import Opcode
 from maitred.settings import ClusterSettings
+from maitred.store.interface import LastOwner
 from tests.node.in_process import RecordedLog, in_a_loop
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ class Partitions:
             raise StoreUnavailable("The store is away.")
         return self.keys
 
-    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
-        return {key: self.owned[key] for key in group if key in self.owned}
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
+        return {key: LastOwner(1, self.owned[key]) for key in group if key in self.owned}
 
 
 class Scene:

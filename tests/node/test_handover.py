@@ -9,7 +9,7 @@ import pytest
 from msgspec import json
 
 from maitred.errors import NotOwner, TaskForgotten, Unavailable
-from maitred.matching.records import PartitionKey, Terms
+from maitred.matching.records import Acquired, PartitionKey, Terms
 from maitred.membership.homes import ClusterHomes, FormerHomes
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.node.deferred_reply import HeldHere
@@ -19,7 +19,6 @@ from maitred.protocol.shared_offers import OfferedMany, OfferMany, SetMember
 from maitred.protocol.tasks import (
     DONE,
     Add,
-    Added,
     Await,
     Describe,
     End,
@@ -34,6 +33,7 @@ from maitred.protocol.tasks import (
 )
 from maitred.settings import QuerySettings, Scaling
 from maitred.simulation.hosts import EPOCH_SECONDS
+from maitred.store.interface import Acquisition
 from tests.node.members import Town, in_town
 
 if TYPE_CHECKING:
@@ -333,21 +333,6 @@ def test_a_partition_that_nobody_has_is_answered_at_once() -> None:
     in_town(main)
 
 
-def test_a_partition_that_is_being_loaded_is_handed_over_when_it_is_loaded() -> None:
-    async def main(town: Town) -> None:
-        queue = town.queue_of("a")
-        (old,) = town.of("a")
-        town.disk.slow_for(1.0, 100.0)
-        adding = town.begin(add(queue, b"1"), old)
-        await town.until(lambda: old.partitions.loading != [])
-        town.states(told="a", a="draining")
-        handed = await town.ask(HandOver("shop", queue, 1, 0, 0, town.version), old)
-        assert handed.released
-        assert isinstance(await adding, Added | NotOwner)
-
-    in_town(main)
-
-
 def test_idle_partitions_are_let_go_at_once_and_their_next_owners_load_nothing() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")
@@ -378,6 +363,23 @@ def test_partitions_with_tasks_of_a_dead_member_are_loaded_without_a_request() -
     in_town(main)
 
 
+def test_a_view_that_moves_nothing_reads_nothing_of_the_store() -> None:
+    """A list of all partitions with tasks costs the database of a large cluster seconds."""
+
+    async def main(town: Town) -> None:
+        shard = town.of("b")[0]
+        moves = shard.partitions.moves
+        assert moves is not None
+        before = moves._changed
+        town.states(b="active")
+        await asyncio.sleep(1.0)
+        assert moves._changed is before
+        town.states(a="draining")
+        assert moves._changed is not before
+
+    in_town(main)
+
+
 def test_a_next_owner_that_does_not_pull_is_not_waited_for() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")
@@ -401,10 +403,9 @@ def test_a_third_owner_in_between_makes_the_word_of_the_first_void() -> None:
         assert takeovers is not None
         owners = await takeovers.owners([key])
         await takeovers.pull(key, owners[key])
-        third = await town.of("c")[0].partitions.loader.find(key)
-        assert third is not None
-        acquired = await shard.partitions.loader.find(key)
-        assert acquired is not None
+        await town.of("c")[0].store.acquire([Acquisition(key)])
+        (acquired,) = await shard.store.acquire([Acquisition(key)])
+        assert isinstance(acquired, Acquired)
         assert takeovers.inherited(key, acquired) is None
 
     in_town(main)

@@ -32,8 +32,12 @@ SEEDS: dict[str, tuple[int, ...]] = {
     ),
     "database": (
         5006,  # A worker that had stopped logged that the node refused the end of its tasks.
+        5099,  # A late acquisition took a partition from its present owner, and results were lost.
     ),
-    "failover": (0,),
+    "failover": (
+        0,
+        40002,  # A task was unknown whose partition had lost its range id.
+    ),
     "storm": (4,),
 }
 QUERY_SEEDS: dict[str, tuple[int, ...]] = {

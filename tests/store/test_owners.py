@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from maitred.matching.records import Acquired, Changes
+from maitred.store.interface import Acquisition, LastOwner, Refusal
 from tests.store.engines import Postgres, Simulated, Sqlite, awaited
 from tests.store.postgres_server import empty_database
 from tests.store.samples import ANY_SIZE, KEY, OTHER, THIRD, acquire, segment, write
@@ -98,20 +99,60 @@ async def test_the_member_that_acquired_last_is_told_until_it_leaves(shared: Eng
     await acquire(one, KEY)
     await acquire(two, OTHER)
     await acquire(nameless, THIRD)
-    assert await one.owners([OTHER, KEY, THIRD]) == {KEY: "a1", OTHER: "b2"}
-    assert await two.owners([KEY]) == {KEY: "a1"}
+    by_a, by_b = LastOwner(1, "a1"), LastOwner(1, "b2")
+    nobody = LastOwner(1, "")
+    assert await one.owners([OTHER, KEY, THIRD]) == {KEY: by_a, OTHER: by_b, THIRD: nobody}
+    assert await two.owners([KEY]) == {KEY: by_a}
     assert await two.owners([]) == {}
     assert await two.owners([KEY._replace(queue="unknown")]) == {}
     assert await write(one, KEY, 1, clean=True)
-    assert await two.owners([KEY, OTHER]) == {OTHER: "b2"}
+    assert await two.owners([KEY, OTHER]) == {KEY: nobody, OTHER: by_b}
     # It may stay after all.
     assert await write(one, KEY, 1)
-    assert await two.owners([KEY]) == {KEY: "a1"}
+    assert await two.owners([KEY]) == {KEY: by_a}
     assert await acquire(two, KEY) == Acquired(2, None, 0, clean=False)
-    assert await one.owners([KEY]) == {KEY: "b2"}
+    assert await one.owners([KEY]) == {KEY: LastOwner(2, "b2")}
     await acquire(nameless, KEY)
-    assert await one.owners([KEY]) == {}
+    assert await one.owners([KEY]) == {KEY: LastOwner(3, "")}
     await asyncio.gather(one.close(), two.close(), nameless.close())
+
+
+@awaited
+async def test_a_partition_that_another_owner_has_acquired_meanwhile_is_not_taken_away(
+    shared: Engine,
+) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    await acquire(one, KEY)
+    await acquire(two, KEY)
+    late = [
+        Acquisition(KEY, makes=False, range_id=1),
+        Acquisition(OTHER, makes=False, range_id=1),
+        Acquisition(THIRD, range_id=0),
+    ]
+    # OTHER was deleted meanwhile, and nobody has made THIRD.
+    made = Acquired(1, None, 0, clean=True)
+    assert await one.acquire(late) == [Refusal.OVERTAKEN, Refusal.UNKNOWN, made]
+    assert await two.owners([KEY]) == {KEY: LastOwner(2, "b2")}
+    assert await write(two, KEY, 2)
+    # One that was to be made does exist, and one that was deleted is made again.
+    late = [Acquisition(THIRD, range_id=0), Acquisition(OTHER, range_id=5)]
+    assert await two.acquire(late) == [Refusal.OVERTAKEN, made]
+    # What is as expected is acquired.
+    assert await one.acquire([Acquisition(KEY, range_id=2)]) == [Acquired(3, None, 0, clean=False)]
+    await asyncio.gather(one.close(), two.close())
+
+
+@awaited
+async def test_of_two_that_make_a_partition_at_once_only_one_gets_it(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    keys = [KEY._replace(queue=f"q{number}") for number in range(20)]
+    found = await asyncio.gather(
+        *(store.acquire([Acquisition(key, range_id=0)]) for key in keys for store in (one, two))
+    )
+    outcomes = [outcome for (outcome,) in found]
+    assert outcomes.count(Acquired(1, None, 0, clean=True)) == len(keys)
+    assert outcomes.count(Refusal.OVERTAKEN) == len(keys)
+    await asyncio.gather(one.close(), two.close())
 
 
 @awaited
@@ -139,7 +180,7 @@ async def test_a_node_of_the_release_before_goes_on_beside_new_ones(location: st
         "UPDATE maitred.partitions AS p SET range_id = p.range_id + 1, found_clean = p.clean, "
         "clean = false RETURNING p.range_id"
     )
-    assert (made["range_id"], await store.owners([KEY])) == (1, {})
+    assert (made["range_id"], await store.owners([KEY])) == (1, {KEY: LastOwner(1, "")})
     columns_left = ["'{}'"] * 33
     columns_given = ", ".join(["$1", "$2", "'{5}'", "'{f}'", "'{0}'", *columns_left])
     write_down = f"SELECT * FROM maitred.write_down({columns_given})"  # noqa: S608

@@ -16,6 +16,7 @@ import pytest
 from maitred.errors import CannotStart, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.logs import silent
 from maitred.matching.records import Changes
+from maitred.store.interface import LastOwner
 from maitred.store.postgres import open_postgres
 from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
 from maitred.store.scripts import Migration, migrations, statements
@@ -86,7 +87,7 @@ async def test_a_database_of_an_earlier_release_is_migrated(location: str) -> No
         "ARRAY['shop'], ARRAY['mails'], ARRAY[1], ARRAY[0], ARRAY[9], ARRAY[9])",
     )
     async with opened(Postgres(location)) as store:
-        assert await store.owners([KEY]) == {}
+        assert await store.owners([KEY]) == {KEY: LastOwner(1, "")}
         assert (await acquire(store, KEY)).range_id == 2
         assert await write(store, KEY, 2)
 

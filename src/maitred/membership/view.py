@@ -122,6 +122,15 @@ class ClusterView(Struct, frozen=True, array_like=True, kw_only=True):
         it only then, so that the members of a release before this one keep working."""
         return version <= self.protocol
 
+    def places_like(self, other: ClusterView) -> bool:
+        """Return whether every partition has the same owner in both views: the same members are
+        active, and the terms of placement are the same."""
+        return (
+            self.spread_batch == other.spread_batch
+            and self.placement == other.placement
+            and [one.id for one in self.active] == [one.id for one in other.active]
+        )
+
     @property
     def protocol(self) -> int:
         """The newest version of the protocol that every member speaks; 0 if there is none."""

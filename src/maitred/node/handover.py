@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from maitred.errors import NotOwner
 from maitred.matching.records import PartitionKey
 from maitred.node.request_table import RequestTable
-from maitred.node.takeover import HAND_OVER_SECONDS
+from maitred.node.takeover import HAND_OVER_SECONDS, moved
 from maitred.node.waiting_requests import Makes, RequestKind, WaitingRequest
 from maitred.node.writer import RETRY_SECONDS
 from maitred.protocol.cluster import HandedOver, HandOver
@@ -269,9 +269,3 @@ class Handovers:
                             future.set_result(None)
         finally:
             self._commits = False
-
-
-def moved() -> NotOwner:
-    """Return the error for callers of a partition that is handed over: they ask again, and find its
-    next owner."""
-    return NotOwner("Another shard owns this partition now.", remedy="Ask again.")

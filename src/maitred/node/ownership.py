@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import MaitredError
-from maitred.node.takeover import HAND_OVER_SECONDS
-from maitred.protocol.tasks import Counts, Describe, Sync
+from maitred.node.takeover import HAND_OVER_SECONDS, is_owner
+from maitred.protocol.tasks import Counts, Sync
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -67,9 +67,6 @@ class MovablePartitions(Protocol):
     @property
     def handovers(self) -> Handovers: ...
 
-    def has(self, key: PartitionKey) -> bool:
-        """Whether the partition is loaded, or being loaded."""
-
     def touch(self, owned: Owned) -> None:
         """Drive the partition at the end of the turn."""
 
@@ -98,7 +95,12 @@ class PartitionMoves:
         self._shard.spawn(self._load())
         self._shard.spawn(self._watch_lease())
 
-    def _view_changes(self, _old: ClusterView | None, _new: ClusterView) -> None:
+    def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
+        # Half of all views change no owner: a node joins, or one that has drained is gone. If that
+        # one died before it had handed over everything, requests load what it left, or the
+        # caretaker finds it within half a minute.
+        if old is not None and new.places_like(old):
+            return
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -111,10 +113,7 @@ class PartitionMoves:
 
     def is_ours(self, key: PartitionKey) -> bool:
         """Return whether this shard owns the partition by its view."""
-        try:
-            return self._shard.owner_of(Describe(*key, 0)) == self._shard.number
-        except MaitredError:  # no member is active, or this one is dead
-            return False
+        return is_owner(self._shard, key)
 
     def left(self) -> int:
         """Count the partitions that this shard has and does not own: a node that drains waits until
@@ -201,7 +200,7 @@ class PartitionMoves:
         wanted = []
         for start in range(0, len(keys), LOOKED_AT_ONCE):
             some = keys[start : start + LOOKED_AT_ONCE]
-            wanted += [key for key in some if not self._partitions.has(key) and self.is_ours(key)]
+            wanted += [key for key in some if self._is_wanting(key)]
             await asyncio.sleep(0)
         loaded: list[bool] = []
         for start in range(0, len(wanted), LOADED_AT_ONCE):
@@ -211,8 +210,15 @@ class PartitionMoves:
             loaded += await asyncio.gather(*(self._load_one(key) for key in some))
         return not all(loaded)
 
+    def _is_wanting(self, key: PartitionKey) -> bool:
+        """Return whether this shard owns the partition and does not have it. One that is being
+        loaded counts, since that may fail, and one that is leaving by an older view: it has to be
+        loaded again."""
+        owned = self._partitions.owned.get(key)
+        return (owned is None or owned.leaving) and self.is_ours(key)
+
     async def _load_one(self, key: PartitionKey) -> bool:
-        if self._partitions.has(key) or not self.is_ours(key):
+        if not self._is_wanting(key):
             return True
         try:
             await self._partitions.question(load_only(key))

@@ -47,6 +47,10 @@ would only wait for the store."""
 GROUP: Final = 32
 """Partitions that are loaded with one commit: one or two milliseconds beyond the disk's time."""
 
+OVERTAKEN_MAX: Final = 3
+"""How often a load begins anew because another shard has acquired the partition meanwhile. Shards
+with the same view do not compete, so once is usual, and the next view decides soon."""
+
 USERS_KEPT: Final = 10_000
 """Users whose rate of new queues is remembered; the user who made a queue longest ago is forgotten
 first."""
@@ -58,6 +62,8 @@ Read = TypeVar("Read")
 class _Wanted(NamedTuple):
     acquisition: Acquisition
     future: asyncio.Future[Acquired | Refusal]
+    overtaken: int = 0
+    """How often another shard acquired the partition while this one was about to."""
 
 
 class Loader:
@@ -167,12 +173,15 @@ class Loader:
             return []
         free = []
         for one in group:
-            owner = owners.get(one.acquisition.key)
-            if owner is None:
-                free.append(one)
+            owner = owners[one.acquisition.key]
+            # Whoever acquires the partition from now on is not asked, so must not be overtaken.
+            expected = one.acquisition._replace(range_id=owner.range_id)
+            wanted = one._replace(acquisition=expected)
+            if not owner.shards:
+                free.append(wanted)
             else:
                 await self._pulls.acquire()
-                self._shard.spawn(self._pull(one, owner, takeovers))
+                self._shard.spawn(self._pull(wanted, owner, takeovers))
         return free
 
     async def _pull(self, wanted: _Wanted, owner: FormerOwner, takeovers: Takeovers) -> None:
@@ -198,7 +207,23 @@ class Loader:
             silence.cancel()
             self.silent = None
 
+    def _still_wanted(self, group: list[_Wanted]) -> list[_Wanted]:
+        """Return the partitions that this shard may still acquire, and refuse the others."""
+        if self._takeovers is None:
+            return group
+        wanted = []
+        for one in group:
+            problem = self._takeovers.refusal(one.acquisition.key)
+            if problem is None:
+                wanted.append(one)
+            else:
+                _fail([one], problem)
+        return wanted
+
     async def _load(self, group: list[_Wanted]) -> None:
+        group = self._still_wanted(group)
+        if not group:
+            return
         self.loads += 1
         try:
             found = await self._within_silence(
@@ -211,8 +236,18 @@ class Loader:
             _fail(group, Unavailable(f"The partition could not be loaded: {failure}."))
         else:
             for one, outcome in zip(group, found, strict=True):
-                if not one.future.done():
+                if outcome is Refusal.OVERTAKEN:
+                    self._load_again(one)
+                elif not one.future.done():
                     one.future.set_result(outcome)
+
+    def _load_again(self, one: _Wanted) -> None:
+        """Ask the shard that has acquired the partition meanwhile, if this one still owns it."""
+        if one.overtaken == OVERTAKEN_MAX:
+            _fail([one], Unavailable("Other shards acquire the partition.", remedy="Ask again."))
+            return
+        again = one._replace(overtaken=one.overtaken + 1)
+        self._lines.push(one.acquisition.key.namespace, again)
 
     def _store_is_silent(self) -> None:
         self.silent = store_silent(SILENT_SECONDS)

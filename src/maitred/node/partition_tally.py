@@ -106,7 +106,7 @@ class PartitionTally:
             return {}
         for start in range(0, len(keys), OWNERS_PORTION):
             owners = await self._store.owners(keys[start : start + OWNERS_PORTION])
-            for owner in owners.values():
-                if owner in draining:
-                    draining[owner] += 1
+            for last in owners.values():
+                if last.member in draining:
+                    draining[last.member] += 1
         return draining

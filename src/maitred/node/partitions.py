@@ -23,7 +23,7 @@ from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
-from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES, Handovers, moved
+from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES, Handovers
 from maitred.node.owned import Owned
 from maitred.node.ownership import PartitionMoves
 from maitred.node.partition_driver import PartitionDriver
@@ -32,7 +32,7 @@ from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
-from maitred.node.takeover import Takeovers
+from maitred.node.takeover import Takeovers, moved
 from maitred.node.waiting_requests import Absent, Makes, RequestKind, Serve, WaitingRequest
 from maitred.node.writer import Writer
 from maitred.protocol.tasks import (

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import DeadlineExceeded, MaitredError, NotOwner
+from maitred.errors import DeadlineExceeded, Draining, MaitredError, NotOwner
+from maitred.matching.hand_out import not_trusted
 from maitred.matching.running_attempts import Inheritance
 from maitred.membership.homes import FormerHomes
 from maitred.protocol.cluster import HandedOver, HandOver
+from maitred.protocol.tasks import Describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Acquired, PartitionKey
     from maitred.membership.view import ClusterView
-    from maitred.node.shard_services import ClusterShard
+    from maitred.node.shard_services import PartitionShard
     from maitred.store.interface import Store
 
 HAND_OVER_SECONDS: Final = 2.0
@@ -43,11 +45,13 @@ shorter."""
 
 
 class FormerOwner(NamedTuple):
-    """The member that acquired a partition last."""
+    """The member that acquired a partition last, as far as it has to be asked."""
 
-    member: str
-    """The member's id."""
-    shards: list[int]
+    range_id: int = 0
+    """The partition's range id; 0 if the partition does not exist."""
+    member: str = ""
+    """The member's id; empty if the partition can be acquired at once."""
+    shards: tuple[int, ...] = ()
     """The owner numbers of its shards that may have the partition."""
 
 
@@ -65,7 +69,7 @@ class Takeovers:
     """Asks for partitions on behalf of one shard, and keeps the answers until the partitions are
     loaded."""
 
-    def __init__(self, shard: ClusterShard, store: Store) -> None:
+    def __init__(self, shard: PartitionShard, store: Store) -> None:
         self._shard = shard
         self._store = store
         self._loop = shard.loop
@@ -78,25 +82,37 @@ class Takeovers:
         """Partitions that were handed over to this shard, and requests without an answer."""
 
     async def owners(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, FormerOwner]:
-        """Return the members that acquired the partitions last, and their shards that may have
-        them. Partitions that are left out can be acquired at once."""
-        shard = self._shard
+        """Return, for each of these partitions, the member that acquired it last and the shards of
+        that member that may have it."""
+        last = await self._store.owners(keys)
+        return {
+            key: self._former_owner(key, *last[key]) if key in last else FormerOwner()
+            for key in keys
+        }
+
+    def _former_owner(self, key: PartitionKey, range_id: int, id_: str) -> FormerOwner:
+        shard, now = self._shard, self._loop.time()
         view = shard.view
-        if view is None:
-            return {}
+        member = None if view is None else view.member(id_)
+        if view is None or member is None or self._muted.get(id_, now) > now:
+            return FormerOwner(range_id)
         if view is not self._view or self._former is None:
             self._view, self._former = view, FormerHomes(view)
-        found: dict[PartitionKey, FormerOwner] = {}
-        now = self._loop.time()
-        for key, id_ in (await self._store.owners(keys)).items():
-            member = view.member(id_)
-            if member is None or self._muted.get(id_, now) > now:
-                continue
-            own = shard.number if id_ == shard.place.member else None
-            numbers = [one for one in self._former.shards(member, key) if one != own]
-            if numbers:
-                found[key] = FormerOwner(id_, [shard.owner_number(id_, one) for one in numbers])
-        return found
+        own = shard.number if id_ == shard.place.member else None
+        numbers = [one for one in self._former.shards(member, key) if one != own]
+        if not numbers:
+            return FormerOwner(range_id)
+        return FormerOwner(range_id, id_, tuple(shard.owner_number(id_, one) for one in numbers))
+
+    def refusal(self, key: PartitionKey) -> MaitredError | None:
+        """Return why this shard must not acquire the partition now, though it was about to: the
+        lease or the view may have changed while the store, or the last owner, was asked. A member
+        that is stopping may have been declared dead without its shards being told."""
+        if self._shard.draining:
+            return Draining("The node is stopping.")
+        if not self._shard.trusted():
+            return not_trusted()
+        return None if is_owner(self._shard, key) else moved()
 
     async def pull(self, key: PartitionKey, owner: FormerOwner) -> None:
         """Ask these shards for the partition, one of which may have it; raise `NotOwner` if one of
@@ -159,6 +175,20 @@ class Takeovers:
     def loaded(self, key: PartitionKey) -> None:
         """Forget what the last owner told: the partition is loaded."""
         self._told.pop(key, None)
+
+
+def is_owner(shard: PartitionShard, key: PartitionKey) -> bool:
+    """Return whether the shard owns the partition by its view."""
+    try:
+        return shard.owner_of(Describe(*key, 0)) == shard.number
+    except MaitredError:  # no member is active, or this one is dead
+        return False
+
+
+def moved() -> NotOwner:
+    """Return the error for callers of a partition that is handed over: they ask again, and find its
+    next owner."""
+    return NotOwner("Another shard owns this partition now.", remedy="Ask again.")
 
 
 def _is_unanswered(outcome: Struct | MaitredError) -> bool:

@@ -14,6 +14,7 @@ from maitred.store.interface import (
     SIGNING_KEY_BYTES,
     Document,
     EmptyPartition,
+    LastOwner,
     QueueContents,
     Refusal,
     SegmentRead,
@@ -152,7 +153,13 @@ class Contents:
         return [self._acquire(one, owner) for one in group]
 
     def _acquire(self, wanted: Acquisition, owner: str) -> Acquired | Refusal:
-        refusal = None if wanted.key in self._partitions else self._refusal(wanted)
+        found = self._partitions.get(wanted.key)
+        if found is None:
+            refusal = self._refusal(wanted)
+        else:
+            expected = wanted.range_id
+            is_it = expected is None or expected == found.range_id
+            refusal = None if is_it else Refusal.OVERTAKEN
         return refusal or self.own(wanted.key, owner)
 
     def own(self, key: PartitionKey, owner: str = "") -> Acquired:
@@ -174,9 +181,13 @@ class Contents:
             return Refusal.STORE_FULL
         return None
 
-    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
-        found = ((key, self._of(key)) for key in group)
-        return {key: one.owner.split("/")[0] for key, one in found if one.owner and not one.clean}
+    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
+        found = ((key, self._partitions.get(key)) for key in group)
+        return {
+            key: LastOwner(one.range_id, "" if one.clean else one.owner.split("/")[0])
+            for key, one in found
+            if one is not None
+        }
 
     def commit(self, group: Sequence[Changes], owner: str = "") -> list[PartitionKey]:
         overtaken = []

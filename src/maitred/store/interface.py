@@ -75,6 +75,10 @@ class Acquisition(NamedTuple):
     """Whether to create the partition if it does not exist."""
     quota: QueueQuota = NO_QUOTA
     """The quota, checked only for a root: a queue has one root, and counts once."""
+    range_id: int | None = None
+    """The range id that the partition must have, 0 if it must not exist: then no other shard has
+    acquired it since `Store.owners` was asked. None acquires it from any owner. A store that only
+    one node uses does not check this."""
 
 
 class Refusal(Enum):
@@ -83,6 +87,17 @@ class Refusal(Enum):
     UNKNOWN = "it does not exist"
     NAMESPACE_FULL = "its namespace has as many queues as its quota allows"
     STORE_FULL = "the store has as many queues as it may"
+    OVERTAKEN = "another shard has acquired it meanwhile"
+
+
+class LastOwner(NamedTuple):
+    """The shard that acquired a partition last."""
+
+    range_id: int
+    """The partition's range id."""
+    member: str
+    """The id of the shard's member of the cluster; empty if it left the partition in order, or if
+    its store was opened without the name of an owner."""
 
 
 class EmptyPartition(NamedTuple):
@@ -170,12 +185,14 @@ class Store(Protocol):
         that is deleted and created again never repeat. From then on each partition counts as not
         clean, until its owner commits that it is. The group is one transaction, or two: one for the
         partitions that exist, one for those that are created.
+
+        An acquisition may travel for seconds, and arrive when another shard has owned the partition
+        for a while. One that names the range id it expects is then refused as `OVERTAKEN`.
         """
 
-    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
-        """Return, for the partitions that exist and were not left in order, the id of the cluster's
-        member that acquired them last: the part before "/" of the owner. A store that only one
-        node uses returns nothing."""
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
+        """Return which shards acquired the partitions last, for those that exist: the member is the
+        part before "/" of the owner. A store that only one node uses returns nothing."""
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         """Write all changes durably; return the keys of the partitions that were overtaken.

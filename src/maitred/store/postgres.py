@@ -36,6 +36,7 @@ from maitred.store.interface import (
     SIGNING_KEY_BYTES,
     Document,
     EmptyPartition,
+    LastOwner,
     QueueContents,
     Refusal,
     SegmentRead,
@@ -62,7 +63,11 @@ COMMAND_SECONDS: Final = 10.0
 that it is known that nothing was done."""
 
 _STATEMENTS: Final = statements("postgres")
-_REFUSALS: Final = {"namespace": Refusal.NAMESPACE_FULL, "store": Refusal.STORE_FULL}
+_REFUSALS: Final = {
+    "namespace": Refusal.NAMESPACE_FULL,
+    "store": Refusal.STORE_FULL,
+    "overtaken": Refusal.OVERTAKEN,
+}
 
 
 async def open_postgres(
@@ -176,20 +181,22 @@ class _PostgresStore:
 
     async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
         found: dict[PartitionKey, Acquired | Refusal] = {}
-        await self._acquire("acquire", group, found)
+        await self._acquire("acquire", group, found, [one.range_id for one in group])
         # Most partitions exist. Creating takes a lock, so it is a statement of its own.
         missing = [one for one in group if one.key not in found and one.makes]
         if missing:
             quotas = zip(*(one.quota for one in missing), strict=True)
             await self._acquire("make_partitions", missing, found, *map(list, quotas))
-        return [found.get(one.key, Refusal.UNKNOWN) for one in group]
+        return [
+            found.get(one.key, Refusal.OVERTAKEN if one.makes else Refusal.UNKNOWN) for one in group
+        ]
 
     async def _acquire(
         self,
         statement: str,
         group: Sequence[Acquisition],
         found: dict[PartitionKey, Acquired | Refusal],
-        *more: list[int],
+        *more: Sequence[int | None],
     ) -> None:
         columns = columns_of_keys(one.key for one in group)
         rows = await self._fetch(statement, *columns, self._owner, *more)
@@ -201,9 +208,9 @@ class _PostgresStore:
             self._ids[key] = number
             found[key] = Acquired(range_id, _counts(*counts), backlog, found_clean)
 
-    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+    async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
         rows = await self._fetch("owners", *columns_of_keys(group))
-        return {group[place - 1]: member for place, member in rows}
+        return {group[place - 1]: LastOwner(range_id, member) for place, range_id, member in rows}
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]

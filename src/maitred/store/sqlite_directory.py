@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Changes
-    from maitred.store.interface import Acquisition, Document, EmptyPartition
+    from maitred.store.interface import Acquisition, Document, EmptyPartition, LastOwner
 
 LOCK_FILE: Final = "tasks.lock"
 
@@ -235,7 +235,10 @@ class SqliteDirectory:
                 self._places[key] = PartitionFile(file, number)
                 found[key] = Acquired(range_id, None, 0, clean=True)
 
-    def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, str]:  # noqa: ARG002
+    def owners(
+        self,
+        group: Sequence[PartitionKey],  # noqa: ARG002
+    ) -> dict[PartitionKey, LastOwner]:
         """Return nothing: only one node uses the files."""
         return {}
 

@@ -72,7 +72,7 @@ class ClusterRunKind:
             overlap_after_seconds=LEASE_SECONDS / 2,
             counts_runs=self.errorless,
             errorless=self.errorless,
-            other_errors=frozenset({"unknown-queue"} if self.loses else ()),
+            other_errors=frozenset({"unknown-queue", "unknown-task"} if self.loses else ()),
             one_owner_seconds=ONE_OWNER_SECONDS if self.one_owner else 0.0,
             ends_get_lost=self.database_away,
             loses=self.loses,

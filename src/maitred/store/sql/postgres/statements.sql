@@ -45,33 +45,39 @@ SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication)
 
 -- name: acquire
--- Rows are locked in the order of their ids, as commits lock them.
+-- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any.
 WITH wanted AS (
-    SELECT p.id, named.place
+    SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected
     FROM maitred.partitions AS p
-    JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
-        WITH ORDINALITY AS named (namespace, queue, queue_type, partition, place)
+    JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $6::bigint[])
+        WITH ORDINALITY AS named (namespace, queue, queue_type, partition, range_id, place)
         USING (namespace, queue, queue_type, partition)
     ORDER BY p.id
     FOR UPDATE OF p
+), acquired AS (
+    UPDATE maitred.partitions AS p
+    SET range_id = p.range_id + 1, found_clean = p.clean, clean = false, owner = nullif($5, '')
+    FROM wanted
+    WHERE p.id = wanted.id AND wanted.is_expected
+    RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
+        p.counts_read, p.counts_write, p.counts_version
 )
-UPDATE maitred.partitions AS p
-SET range_id = p.range_id + 1, found_clean = p.clean, clean = false, owner = nullif($5, '')
+SELECT * FROM acquired
+UNION ALL
+SELECT place::integer, 'overtaken', NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM wanted
-WHERE p.id = wanted.id
-RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
-    p.counts_read, p.counts_write, p.counts_version
+WHERE NOT is_expected
 
 -- name: make_partitions
 SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5)
 
 -- name: owners
-SELECT named.place::integer, split_part(p.owner, '/', 1)
+SELECT named.place::integer, p.range_id,
+    CASE WHEN p.clean THEN '' ELSE coalesce(split_part(p.owner, '/', 1), '') END
 FROM maitred.partitions AS p
 JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
     WITH ORDINALITY AS named (namespace, queue, queue_type, partition, place)
     USING (namespace, queue, queue_type, partition)
-WHERE p.owner IS NOT NULL AND NOT p.clean
 
 -- name: find
 SELECT id
