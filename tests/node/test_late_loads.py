@@ -260,3 +260,21 @@ def test_a_partition_whose_acquisition_is_under_way_is_handed_over_when_it_is_lo
         assert isinstance(await adding, Added | NotOwner)
 
     in_town(main)
+
+
+def test_partitions_with_tasks_are_looked_for_when_a_draining_node_is_gone() -> None:
+    """The node may have died before it had handed over everything."""
+
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        town.states(a="draining")
+        owner = town.owner(queue)
+        await asyncio.sleep(FOUND_SECONDS)
+        await town.ask(add(queue, b"1"))
+        await town.until(lambda: bool(stored(town)))
+        owner.partitions.lost(PartitionKey("shop", queue, 1, 0), NotOwner("For the test."))
+        assert not owner.holds
+        town.states(a="dead")
+        await town.until(lambda: owner.holds == [(queue, 0)], 3.0)
+
+    in_town(main)

@@ -96,10 +96,9 @@ class PartitionMoves:
         self._shard.spawn(self._watch_lease())
 
     def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
-        # Half of all views change no owner: a node joins, or one that has drained is gone. If that
-        # one died before it had handed over everything, requests load what it left, or the
-        # caretaker finds it within half a minute.
-        if old is not None and new.places_like(old):
+        # A view with a node that joins changes no owner. Neither does one without a node that was
+        # draining, but that node may have died before it had handed over everything.
+        if old is not None and new.places_like(old) and not _gone(old, new):
             return
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -254,3 +253,8 @@ class PartitionMoves:
 def load_only(key: PartitionKey) -> Sync:
     """Return a request that loads the partition at its owner; its version 0 changes nothing."""
     return Sync(*key, 0, Counts(1, 1, 0), makes=True)
+
+
+def _gone(old: ClusterView, new: ClusterView) -> bool:
+    """Return whether a member of the older view is not in the newer one."""
+    return not {one.id for one in old.members} <= {one.id for one in new.members}
