@@ -84,6 +84,13 @@ class ClusterRunKind:
         acknowledged while its result is in memory only."""
         return self.troubles.database_fails or self.troubles.paths_close
 
+    @property
+    def results_get_lost(self) -> bool:
+        """Whether the result of a task that was over before it had to be stored may be lost: its
+        owner cannot store it, or is declared dead while it still runs. The shards of a supervisor
+        that was killed run for a moment."""
+        return self.database_away or self.troubles.nodes_die
+
 
 KINDS: Final[dict[str, ClusterRunKind]] = {
     "calm": ClusterRunKind(Troubles(nodes_leave=True), exactly_once=True, errorless=True),
@@ -167,7 +174,7 @@ class ClusterRun:
         self.record.check()
         if self.kind.loses:
             return
-        acknowledged = self.end.check_stories(lost=self.kind.database_away)
+        acknowledged = self.end.check_stories(lost=self.kind.results_get_lost)
         if not acknowledged:
             raise Violation("Nothing was ever acknowledged.")
 
