@@ -227,13 +227,13 @@ def test_a_store_that_fails_meanwhile_is_asked_again() -> None:
         failures = [1, 1]
         read = shard.store.segments
 
-        async def reads(*given: Any, **named: Any) -> Sequence[Any]:  # noqa: ANN401
+        async def reads(*given: Any, **named: Any) -> Sequence[Any]:  # noqa: ANN401 - as it is
             if failures:
                 failures.pop()
                 raise StoreUnavailable("The store is away again.")
             return await read(*given, **named)
 
-        shard.store.segments = reads  # type: ignore[method-assign]
+        shard.store.segments = reads  # type: ignore[assignment]
         town.disk.fail_over(standby, 0.1)
         await asyncio.sleep(0.2)
         town.states()
