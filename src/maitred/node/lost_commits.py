@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from maitred.errors import MaitredError, NotOwner
 from maitred.matching.records import RowDamagedError, decode_records
 from maitred.matching.running_attempts import Inheritance
+from maitred.membership.table import TIMELINE_VERSIONS
 from maitred.node.ownership import (
     LOADED_AT_ONCE,
     RETRY_LONGEST_SECONDS,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from maitred.matching.partition import Partition
     from maitred.matching.records import Acquired, PartitionKey
     from maitred.matching.task import QueueTask
+    from maitred.membership.view import ClusterView
     from maitred.node.owned import Owned
     from maitred.node.shard_services import PartitionShard
     from maitred.store.interface import Store
@@ -117,7 +119,15 @@ class LostCommits:
     def begin(self) -> None:
         """Look for lost commits from now on."""
         self._store.watch(self._may_have_lost)
+        self._shard.view_listeners.append(self._view_changes)
         self._shard.spawn(self._run())
+
+    def _view_changes(self, old: ClusterView | None, new: ClusterView) -> None:
+        """Compare the fences if the membership table is on a new timeline: this shard may have
+        nothing else to ask the store for, and would not notice. The failover may have undone some
+        versions, too."""
+        if old is not None and new.version - old.version > TIMELINE_VERSIONS / 2:
+            self._may_have_lost()
 
     def _may_have_lost(self) -> None:
         self._compares = True
