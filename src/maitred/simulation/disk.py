@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
+from maitred.routing.counts import PartitionCounts
 from maitred.store.fences import UNDONE_RANGES, Fence
 from maitred.store.interface import (
     SIGNING_KEY_BYTES,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         Result,
         Segment,
     )
-    from maitred.routing.counts import PartitionCounts
     from maitred.store.interface import Acquisition
 
 
@@ -178,7 +178,12 @@ class Contents:
             range_id = self._watermark + UNDONE_RANGES * self.timeline
             found = self._partitions[key] = _Partition(range_id, timeline=self.timeline)
         was_clean, found.clean = found.clean, False
-        found.range_id += 1 if found.timeline == self.timeline else UNDONE_RANGES
+        found.range_id += 1
+        if found.timeline != self.timeline:
+            found.range_id += UNDONE_RANGES - 1
+            if found.counts is not None:
+                read, write, version = found.counts.read, found.counts.write, found.counts.version
+                found.counts = PartitionCounts(read, write, version + UNDONE_RANGES - 1)
         found.timeline = self.timeline
         found.owner = owner
         found.commits = 0

@@ -7,7 +7,8 @@
 -- loads the partition again.
 --
 -- A range id that such a failover undid must not be given out again, since a task's number begins with
--- it. So an acquisition on another timeline than that of the last one raises it by 1000.
+-- it. So an acquisition on another timeline than that of the last one raises it by 1000, and the version
+-- of the partition counts by nearly as much: clients ignore counts whose version they have seen.
 --
 -- Functions that an older release calls stay: `write_down` without `the_commits` counts no commits, and
 -- the owner that calls it is fenced by its range id and its name, as before.

@@ -47,11 +47,12 @@ SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
 -- name: acquire
 -- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any. The last
 -- columns are what the row had before. On another timeline than that of the last acquisition, range ids
--- that are not seen here may have been given out.
+-- and versions of counts that are not seen here may have been given out.
 WITH wanted AS (
     SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected,
-        p.range_id, p.owner, p.commits
-    FROM maitred.partitions AS p
+        p.range_id, p.owner, p.commits, here.timeline,
+        CASE WHEN p.timeline IN ('', here.timeline) THEN 0 ELSE 999 END AS undone
+    FROM (SELECT maitred.timeline() AS timeline OFFSET 0) AS here, maitred.partitions AS p
     JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $6::bigint[])
         WITH ORDINALITY AS named (namespace, queue, queue_type, partition, range_id, place)
         USING (namespace, queue, queue_type, partition)
@@ -59,10 +60,10 @@ WITH wanted AS (
     FOR UPDATE OF p
 ), acquired AS (
     UPDATE maitred.partitions AS p
-    SET range_id = p.range_id + CASE WHEN p.timeline IN ('', here.timeline) THEN 1 ELSE 1000 END,
-        timeline = here.timeline, commits = 0,
+    SET range_id = p.range_id + 1 + wanted.undone,
+        counts_version = p.counts_version + wanted.undone, timeline = wanted.timeline, commits = 0,
         found_clean = p.clean, clean = false, owner = nullif($5, '')
-    FROM wanted, (SELECT maitred.timeline() AS timeline OFFSET 0) AS here
+    FROM wanted
     WHERE p.id = wanted.id AND wanted.is_expected
     RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
         p.counts_read, p.counts_write, p.counts_version,
