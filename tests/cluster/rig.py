@@ -141,6 +141,7 @@ class RigNode:
         *options: str,
         wait: bool = True,
         as_json: bool = True,
+        gateway: bool = False,
         store: str | None = None,
         program: Mapping[str, str] | None = None,
     ) -> None:
@@ -150,8 +151,9 @@ class RigNode:
         words = ["up", *["--json"] * as_json, "--store", store or rig.store,
                  "--host", self.host.address, "--port", str(self.port), "--shards", str(rig.shards),
                  "--data", str(rig.directory / f"node-{self.number}"),
-                 "--config", str(rig.settings), "--set", "gateway.enabled=false",
-                 "--log-format", "json", *options]  # fmt: skip
+                 "--config", str(rig.settings), "--log-format", "json", *options]  # fmt: skip
+        if not gateway:
+            words += ["--set", "gateway.enabled=false"]
         self.child = rig.maitred(f"node-{self.number}", self.host, words, program)
         if wait:
             self.wait_until_up()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
+from maitred.errors import MaitredError
 from maitred.matching.records import Acquired, Changes
+from maitred.routing.counts import PartitionCounts
 from maitred.store.interface import Acquisition, LastOwner, Refusal
 from tests.store.engines import Postgres, Simulated, Sqlite, awaited
+from tests.store.failover import fail_over, rows_now
 from tests.store.postgres_server import empty_database
 from tests.store.samples import ANY_SIZE, KEY, OTHER, THIRD, acquire, segment, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from maitred.store.interface import Store
     from tests.store.engines import Engine
 
 A, B = "a1/first", "b2/second"
@@ -92,6 +97,85 @@ async def test_overtaken_by_name_harms_no_other_of_the_group(shared: Engine) -> 
     await asyncio.gather(one.close(), two.close())
 
 
+async def undo(engine: Engine, saved: Any = None) -> Any:  # noqa: ANN401 - whatever the engine has
+    """Without an argument, note what a standby has now; with it, fail over to that standby."""
+    if isinstance(engine, Simulated):
+        if saved is not None:
+            engine.disk.fail_over(saved, 0.0)
+        return engine.disk.contents.copy()
+    assert isinstance(engine, Postgres)
+    if saved is None:
+        return await rows_now(engine.location)
+    return await fail_over(engine.location, saved)
+
+
+async def reconnected(store: Store) -> None:
+    """Use the connections that were cut until the store has new ones."""
+    for _ in range(9):
+        with suppress(MaitredError):
+            await store.partitions()
+            return
+
+
+@awaited
+async def test_an_owner_whose_last_commits_were_undone_cannot_write(shared: Engine) -> None:
+    store = await shared.open(owner=A)
+    noticed: list[None] = []
+    store.watch(lambda: noticed.append(None))
+    for key in (KEY, OTHER):
+        await acquire(store, key)
+    counts = PartitionCounts(3, 2, 7)
+    assert await write(store, KEY, 1, backlog=1, segments=[segment(1, 1)], counts=counts)
+    assert await write(store, OTHER, 1)
+    saved = await undo(shared)
+    assert await store.overtaken([KEY, OTHER, THIRD]) == []
+    assert await write(store, KEY, 1, backlog=2, segments=[segment(2, 2)])
+    await acquire(store, THIRD)
+    assert not noticed
+    await undo(shared, saved)
+    await reconnected(store)
+    assert noticed
+    assert await store.overtaken([KEY, OTHER, THIRD]) == [KEY, THIRD]
+    # The range id and the owner are right.
+    assert not await write(store, KEY, 1, backlog=3, segments=[segment(3, 3)])
+    assert await write(store, OTHER, 1), "it has lost nothing"
+    # A version of the counts may have been told to clients and then undone.
+    newer = PartitionCounts(3, 2, 7 + 999)
+    assert await acquire(store, KEY) == Acquired(1001, newer, 1, clean=False, undone=True)
+    assert await write(store, KEY, 1001, backlog=1)
+    assert await acquire(store, KEY) == Acquired(1002, newer, 1, clean=False)
+    # A partition whose creation was undone: no number is given out twice.
+    assert await acquire(store, THIRD) == Acquired(1001, None, 0, clean=True, undone=True)
+    assert await acquire(store, OTHER) == Acquired(1001, None, 0, clean=False)
+    assert await store.overtaken([KEY, OTHER, THIRD]) == []
+    await store.close()
+
+
+@awaited
+async def test_another_owner_since_is_no_loss(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    await acquire(one, KEY)
+    saved = await undo(shared)
+    assert await write(one, KEY, 1, backlog=1, segments=[segment(1, 1)])
+    await undo(shared, saved)
+    await asyncio.gather(reconnected(one), reconnected(two))
+    assert await acquire(two, KEY) == Acquired(1001, None, 0, clean=False)
+    assert await one.overtaken([KEY]) == [KEY]
+    assert await acquire(one, KEY) == Acquired(1002, None, 0, clean=False)
+    await asyncio.gather(one.close(), two.close())
+
+
+@awaited
+async def test_a_partition_that_was_deleted_is_no_loss(shared: Engine) -> None:
+    one, two = await shared.open(owner=A), await shared.open(owner=B)
+    await acquire(one, KEY)
+    assert await write(one, KEY, 1, backlog=1, segments=[segment(1, 1)])
+    await two.delete_queue(KEY, force=True)
+    assert await one.overtaken([KEY]) == [KEY]
+    assert await acquire(one, KEY) == Acquired(2, None, 0, clean=True)
+    await asyncio.gather(one.close(), two.close())
+
+
 @awaited
 async def test_the_member_that_acquired_last_is_told_until_it_leaves(shared: Engine) -> None:
     one, two = await shared.open(owner=A), await shared.open(owner=B)
@@ -160,6 +244,7 @@ async def test_the_files_of_one_node_name_no_owner(tmp_path: Path) -> None:
     store = await Sqlite(tmp_path).open(owner=A)
     await acquire(store, KEY)
     assert await store.owners([KEY]) == {}
+    assert await store.overtaken([KEY]) == []
     await store.close()
 
 

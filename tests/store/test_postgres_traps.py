@@ -15,7 +15,7 @@ import pytest
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from maitred.logs import silent
-from maitred.matching.records import Changes
+from maitred.matching.records import Acquired, Changes
 from maitred.store.postgres import open_postgres
 from maitred.store.postgres_errors import translated_at_start
 from maitred.store.postgres_hosts import PostgresServers, places_of
@@ -412,7 +412,7 @@ async def test_a_commit_whose_wait_for_the_standby_is_cancelled_is_unknown(
         with pytest.raises(StoreUnavailable, match=r"did not (confirm|answer)"):
             await beat
     # With the standby it goes on, as after any unknown outcome: from what the database has.
-    assert await acquire(store, KEY) == (3, None, 1, False)
+    assert await acquire(store, KEY) == Acquired(3, None, 1, clean=False)
     assert await write(store, KEY, 3, backlog=1)
     await store.close()
     await table.close()

@@ -206,6 +206,34 @@ async def test_rule_6_of_two_owners_the_one_with_the_higher_range_id_has_the_slo
 
 
 @in_a_loop
+async def test_rule_6_a_lost_link_voids_the_reservations_whose_queries_have_not_come() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "holding", slots=2) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        begun, late = (node.reserve("holding", reservation_seconds=1000.0) for _ in range(2))
+        await until(lambda: worker.querying.reservations == 2)
+        runs = gateway.run(begun, "a")
+        await until(lambda: len(worker.querying.running) == 1)
+        for shard in node.shards:
+            shard.close()
+        await until(lambda: worker.querying.reservations == 0)
+        assert worker.statistics.busy == 1, "the query that runs has the other slot"
+        assert isinstance(await gateway.error(gateway.run(late, "b")), SlotTaken)
+        # The slot is on offer again, and is reserved again.
+        await node.start()
+        again = node.reserve("holding")
+        await until(lambda: worker.querying.reservations == 1)
+        streams = [runs, gateway.run(again, "c")]
+        desk.go_on.set()
+        assert [await gateway.result(one) for one in streams] == ["a", "c"]
+        assert worker.statistics.busy == 0
+        assert sorted(desk.begun.get_nowait() for _ in range(desk.begun.qsize())) == ["a", "c"]
+
+
+@in_a_loop
 async def test_tasks_find_no_room_where_slots_are_reserved() -> None:
     desk = Desk()
     async with (

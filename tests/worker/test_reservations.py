@@ -20,7 +20,7 @@ from maitred.worker.reservations import (
 )
 from tests.worker.test_early_queries import an_early_query
 
-A, B = b"a" * 16, b"b" * 16
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
 
 def reservation(token: bytes, expires_at: float = 10.0, fetch_at: float = 5.0) -> Reservation[str]:
@@ -199,6 +199,21 @@ def test_rule_6_a_restored_database_may_begin_with_lower_range_ids_again() -> No
     assert not book.is_outranked("queue", of_owner(A, 7), 1.0)
     assert not book.is_outranked("queue", of_owner(B, 2), 1.0 + OUTRANKED_SECONDS)
     assert not book.is_outranked("queue", of_owner(B, 2), 2.0 + OUTRANKED_SECONDS)
+
+
+def test_rule_6_a_lost_link_voids_what_came_over_it() -> None:
+    book = a_book()
+    link, other = object(), object()
+    for token, over in ((A, link), (B, other), (C, None)):
+        one = Reservation(of_owner(token, 7), "queue", 10.0, 5.0, over)
+        book.add(one)
+    (gone,) = book.void(link)
+    assert (gone.terms.token, list(book.known)) == (A, [B, C])
+    assert book.use(A) is None
+    assert isinstance(book.why_not(A), SlotTaken)
+    assert book.void(link) == []
+    assert book.use(B) is not None, "its connection lives"
+    assert book.void(other) == [], "its query has come"
 
 
 def test_rule_6_a_reservation_of_an_earlier_owner_yields_its_slot_to_a_later_one() -> None:

@@ -40,7 +40,8 @@ TASK = Given(0, 7, 1, bytes(16), 0.0, b"payload")
 class Answering:
     """An offer that waits at a node."""
 
-    def __init__(self, message: OfferMany) -> None:
+    def __init__(self, message: OfferMany, connection: object) -> None:
+        self.connection = connection
         self.message = message
         self.future: asyncio.Future[OfferedMany] = asyncio.get_running_loop().create_future()
         self.taken_back = False
@@ -110,6 +111,8 @@ class House:
     # The client
 
     clustered = False
+    link = object()
+    """The connection over which all answers come."""
 
     def place(self, partition: tuple[str, str, int, int]) -> tuple[str, int, float]:
         return "node", self.shards[partition[1]], inf
@@ -118,14 +121,15 @@ class House:
         return 0.0
 
     def hold(self, message: OfferMany, _seconds: float) -> Answering:
-        self.said.append(Answering(message))
+        self.said.append(Answering(message, self.link))
         return self.said[-1]
 
     # The worker
 
     def worked(self, _queue: str, _partition: int) -> None: ...
 
-    def _take(self, served: Any, offered: Offered, _now: float) -> None:  # noqa: ANN401
+    def _take(self, served: Any, offered: Offered, link: object, _now: float) -> None:  # noqa: ANN401
+        assert link is self.link
         self.got.append((served.name, len(offered.tasks)))
         self.free -= len(offered.tasks)
 

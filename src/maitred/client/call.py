@@ -32,6 +32,10 @@ class CallConnection(Protocol):
         """The loop's time at which bytes last arrived from the node."""
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the connection is gone."""
+
+    @property
     def counts(self) -> ShardCounts:
         """The counters of the connection's shard."""
 

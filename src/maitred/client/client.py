@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from maitred.client.address import Address, HostPort
     from maitred.client.asked_query import AskedQuery
+    from maitred.client.call import CallConnection
     from maitred.client.connection import Connection
     from maitred.client.connection_attempt import MemberTerms
     from maitred.membership.view import ClusterMember, ClusterView
@@ -629,6 +630,13 @@ class AsyncClient:
         listeners = self._router.listeners
         listeners[changed] = None
         return lambda: listeners.pop(changed, None)
+
+    def follow_losses(self, lost: Callable[[CallConnection], None]) -> Callable[[], None]:
+        """Call `lost` with each connection that breaks, or that its node closes without having said
+        that it drains; return a function that ends this."""
+        listeners = self._router.loss_listeners
+        listeners[lost] = None
+        return lambda: listeners.pop(lost, None)
 
     async def members_known(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Wait until the client knows the members of the cluster, and has heard of each or knows

@@ -90,6 +90,7 @@ class Connection(Caller):
         "credentials_ignored",
         "description",
         "draining",
+        "has_ended",
         "heard",
         "hung",
         "last_words",
@@ -128,6 +129,8 @@ class Connection(Caller):
         self.shard = -1
         self.counts = ShardCounts()
         self.draining = False
+        self.has_ended = False
+        """Whether the connection is gone."""
         self.heard = False
         """Whether the node sent anything in the handshake."""
         self.retired = False
@@ -363,6 +366,7 @@ class Connection(Caller):
         return expected
 
     def ended(self, problem: Exception | None) -> None:
+        self.has_ended = True
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         if isinstance(problem, ProtocolViolation):

@@ -85,6 +85,9 @@ class CallRouter(Protocol):
     def viewed(self, view: ClusterView) -> None:
         """Take over a view of the cluster, unless a newer one is known."""
 
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection has ended that was to stay open."""
+
     def news(self) -> None:
         """Note that a connection was opened, failed or ended, or that a node was asked for its
         view."""
@@ -319,6 +322,7 @@ class Pool:
             self.problem = connection.last_words or ConnectionLost(
                 f"The connection was lost: {connection.why_lost(problem)}."
             )
+            self._router.lost(connection)
             self._closed_one(connection)
         self._router.news()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.client.address import HostPort
-    from maitred.client.call import Call
+    from maitred.client.call import Call, CallConnection
     from maitred.client.node_pools import PoolChanges
     from maitred.client.pool import Pool
     from maitred.client.waiting_room import WaitingRoom
@@ -85,6 +85,8 @@ class Router:
         self.nodes = NodePools(make_pool, loop, preference)
         self.news = news
         """Called when a connection was opened, failed or ended, and when the view changed."""
+        self.loss_listeners: dict[Callable[[CallConnection], None], None] = {}
+        """Called with each connection that is lost."""
         self.listeners: dict[Callable[[], None], None] = {}
         """Called when partitions may have other owners than before: there is a newer view."""
         self.closed = False
@@ -323,6 +325,10 @@ class Router:
         """Note that a pool has lost its last connection."""
         if not self.closed:
             self.nodes.disconnected()
+
+    def lost(self, connection: CallConnection) -> None:
+        for listener in list(self.loss_listeners):
+            listener(connection)
 
     def closed_last(self, pool: Pool) -> None:
         """Forget a retired pool whose last connection has ended."""

@@ -49,7 +49,7 @@ from maitred.matching.tree_forwarding import TreeForwarding
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.effects import Effect
-    from maitred.matching.task import Ticket, Token
+    from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.routing.counts import PartitionCounts
 
 
@@ -318,6 +318,11 @@ class Partition(PartitionState):
             or self.stored_tasks.is_searching
             or self.heartbeats.waiting
         )
+
+    def acknowledged(self) -> list[QueueTask]:
+        """Return the tasks in memory that the partition owns and that no producer waits for any
+        more; they are not over."""
+        return [task for task in self.own_tasks.tasks.values() if task.ticket is None]
 
     # The end
 

@@ -210,6 +210,9 @@ class Acquired(NamedTuple):
     """The number of tasks that the store has."""
     clean: bool
     """Whether the last owner left in order. A new partition is clean."""
+    undone: bool = False
+    """Whether the store had lost commits that it had confirmed to this owner, because its database
+    failed over to a server without them, and no other owner has acquired the partition since."""
 
 
 def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:

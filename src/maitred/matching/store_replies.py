@@ -37,7 +37,7 @@ from maitred.matching.task import (
 from maitred.matching.unread_segments import segment_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from maitred.errors import MaitredError
     from maitred.matching.attempts import Attempts
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Changes,
         Dead,
         Later,
+        Record,
         Segment,
     )
     from maitred.matching.task_results import TaskResults
@@ -179,6 +180,17 @@ class StoreReplies:
         if not self._attempts.claimed(task, now):
             self._later.add(task)
         self._attempts.hear_what_was_told(task, now)
+
+    def restore(self, lost: Iterable[tuple[Record, float]], now: float) -> None:
+        """Take in tasks that the store had and has lost, each with the moment at which it is due,
+        and have them written again, under their old numbers, in rows of their own."""
+        for record, due in lost:
+            task = recalled(record, wall=self._ledger.wall, now=now, state=WAITING)
+            task.due = task.ready = due
+            self._own_tasks.opened_again(task)
+            self._ledger.postpone(task, None, now)
+            if not self._attempts.claimed(task, now):
+                self._later.add(task)
 
     def become_due(self, now: float) -> None:
         """Queue the tasks that are due, as far as their lines have room."""

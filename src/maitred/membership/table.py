@@ -6,12 +6,16 @@ transaction and notifies the listeners; heartbeats and votes change no version.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from maitred.membership.view import ClusterMember, ClusterView, MemberState
+
+TIMELINE_VERSIONS: Final = 1_000
+"""By how much the version rises when the table is found on another timeline of its database: more
+than a failover to a standby without the last commits can undo."""
 
 
 class Vote(NamedTuple):

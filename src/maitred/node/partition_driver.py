@@ -233,6 +233,9 @@ class PartitionDriver:
 
     def lost(self, key: PartitionKey, problem: MaitredError) -> None:
         """Forget the partition: another shard owns it, or what the store has of it is unknown."""
+        self._give_up(key, problem)
+
+    def _give_up(self, key: PartitionKey, problem: MaitredError) -> None:
         owned = self.owned.pop(key, None)
         if owned is None:
             return
@@ -259,7 +262,7 @@ class PartitionDriver:
         if self.owned.get(owned.key) is not owned:
             return
         try:
-            self.lost(owned.key, OutcomeUnknown("The node failed; its log says more."))
+            self._give_up(owned.key, OutcomeUnknown("The node failed; its log says more."))
         except Exception:
             self._shell.log.exception("partition not left in order", queue=owned.key.queue)
 

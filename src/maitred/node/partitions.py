@@ -24,6 +24,7 @@ from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES, Handovers
+from maitred.node.lost_commits import LostCommits
 from maitred.node.owned import Owned
 from maitred.node.ownership import PartitionMoves
 from maitred.node.partition_driver import PartitionDriver
@@ -108,10 +109,13 @@ class Partitions(PartitionDriver):
         """Partitions that go to other shards."""
         self.moves: PartitionMoves | None = None
         self.takeovers: Takeovers | None = None
-        """Partitions that come from other shards; both are None without a cluster."""
+        """Partitions that come from other shards."""
+        self.lost_commits: LostCommits | None = None
+        """Partitions whose store has lost commits. All three are None without a cluster."""
         if shard.place.member:
             self.moves = PartitionMoves(self)
             self.takeovers = Takeovers(shard, store)
+            self.lost_commits = LostCommits(self, self.moves)
         self.loader = Loader(
             shard, store, shard.settings.namespaces, self._refuse_waiting, self.takeovers
         )
@@ -157,6 +161,8 @@ class Partitions(PartitionDriver):
         self.writer.begin()
         if self.moves is not None:
             self.moves.begin()
+        if self.lost_commits is not None:
+            self.lost_commits.begin()
 
     @property
     def loading(self) -> list[PartitionKey]:
@@ -274,6 +280,8 @@ class Partitions(PartitionDriver):
         self.owned[key] = owned
         if self.takeovers is not None:
             self.takeovers.loaded(key)
+        if self.lost_commits is not None:
+            self.lost_commits.loaded(key)
         for one in waiting:
             self._serve_waiting(owned, one)
         self.touch(owned)
@@ -364,9 +372,13 @@ class Partitions(PartitionDriver):
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
-        inheritance = None
+        inheritance = restored = None
         if self.takeovers is not None:
             inheritance = self.takeovers.inherited(key, acquired)
+        if self.lost_commits is not None:
+            restored = await self.lost_commits.restorable(key, acquired)
+            if restored is not None:
+                inheritance = restored.kept.inheritance
         signing_key = await self.load_signing_key()
         await self.stored.known()
         if key.partition == 0:
@@ -395,6 +407,8 @@ class Partitions(PartitionDriver):
             is_clustered=self.moves is not None,
             inheritance=inheritance,
         )
+        if restored is not None and self.lost_commits is not None:
+            self.lost_commits.restore(key, acquired, restored, partition)
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
         )
@@ -488,6 +502,12 @@ class Partitions(PartitionDriver):
             self._drive(owned, self.loop.time())
         except Exception as fault:  # noqa: BLE001 - the partition is loaded again
             self.failed(owned, fault)
+
+    def lost(self, key: PartitionKey, problem: MaitredError) -> None:
+        owned = self.owned.get(key)
+        if owned is not None and self.lost_commits is not None:
+            self.lost_commits.keep(owned)
+        super().lost(key, problem)
 
     async def let_go(self, owned: Owned) -> None:
         """Persist everything and let the partition go: the next owner need not wait for leases."""

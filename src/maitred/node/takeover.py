@@ -17,6 +17,7 @@ from maitred.matching.running_attempts import Inheritance
 from maitred.membership.homes import FormerHomes
 from maitred.protocol.cluster import HandedOver, HandOver
 from maitred.protocol.tasks import Describe
+from maitred.store.fences import UNDONE_RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +166,7 @@ class Takeovers:
         told = self._told.get(key)
         if told is None:
             return None
-        if acquired.range_id != told.range_id + 1:
+        if acquired.range_id - told.range_id not in (1, UNDONE_RANGES):
             del self._told[key]
             return None
         # It still holds if this shard has to acquire the partition once more.

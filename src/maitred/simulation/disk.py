@@ -7,9 +7,12 @@ This is the interface of stores in its plainest form, dictionaries, without time
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
+from maitred.routing.counts import PartitionCounts
+from maitred.store.fences import UNDONE_RANGES, Fence
 from maitred.store.interface import (
     SIGNING_KEY_BYTES,
     Document,
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
         Result,
         Segment,
     )
-    from maitred.routing.counts import PartitionCounts
     from maitred.store.interface import Acquisition
 
 
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 class _Partition:
     range_id: int = 0
     owner: str = ""
+    commits: int = 0
+    """The commits of the present owner."""
+    timeline: int = 0
+    """The disk's timeline when the partition was last acquired."""
     backlog: int = 0
     clean: bool = True
     counts: PartitionCounts | None = None
@@ -139,6 +145,8 @@ class Contents:
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._watermark = 0
         """A number not below any range id, or version of counts, of a deleted partition."""
+        self.timeline = 0
+        """Counts the failovers."""
 
     def copy(self) -> Contents:
         """Return a copy of everything."""
@@ -147,6 +155,7 @@ class Contents:
         copied._documents = self._documents.copy()
         copied._partitions = {key: one.copy() for key, one in self._partitions.items()}
         copied._watermark = self._watermark
+        copied.timeline = self.timeline
         return copied
 
     def acquire(self, group: Sequence[Acquisition], owner: str = "") -> list[Acquired | Refusal]:
@@ -164,11 +173,29 @@ class Contents:
 
     def own(self, key: PartitionKey, owner: str = "") -> Acquired:
         """Acquire a partition, created if needed, whatever the quotas say."""
-        found = self._partitions.setdefault(key, _Partition(self._watermark))
+        found = self._partitions.get(key)
+        if found is None:
+            range_id = self._watermark + UNDONE_RANGES * self.timeline
+            found = self._partitions[key] = _Partition(range_id, timeline=self.timeline)
         was_clean, found.clean = found.clean, False
         found.range_id += 1
+        if found.timeline != self.timeline:
+            found.range_id += UNDONE_RANGES - 1
+            if found.counts is not None:
+                read, write, version = found.counts.read, found.counts.write, found.counts.version
+                found.counts = PartitionCounts(read, write, version + UNDONE_RANGES - 1)
+        found.timeline = self.timeline
         found.owner = owner
+        found.commits = 0
         return Acquired(found.range_id, found.counts, found.backlog, was_clean)
+
+    def fence(self, key: PartitionKey) -> tuple[Fence, str]:
+        """Return the fence of a partition, and its owner. One that does not exist counts as having
+        the highest range id of any that was deleted."""
+        found = self._partitions.get(key)
+        if found is None:
+            return Fence(self._watermark, 0), ""
+        return Fence(found.range_id, found.commits), found.owner
 
     def _refusal(self, wanted: Acquisition) -> Refusal | None:
         if not wanted.makes:
@@ -189,18 +216,22 @@ class Contents:
             if one is not None
         }
 
-    def commit(self, group: Sequence[Changes], owner: str = "") -> list[PartitionKey]:
+    def commit(
+        self, group: Sequence[Changes], owner: str = "", commits: Sequence[int] = ()
+    ) -> list[PartitionKey]:
+        """`commits` are those that the owner counts, if it has a name."""
         overtaken = []
-        for changes in group:
+        for changes, count in zip_longest(group, commits):
             found = self._partitions.get(changes.key)
             if (
                 found is None
                 or found.range_id != changes.range_id
-                or (owner and found.owner != owner)
+                or (owner and (found.owner, found.commits) != (owner, count))
             ):
                 overtaken.append(changes.key)
             else:
                 found.write(changes)
+                found.commits += 1
         return overtaken
 
     def segments(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from maitred.errors import CannotStart, InternalError, OutcomeUnknown, StoreUnavailable
-from maitred.membership.table import VOTE_SECONDS, Beats, TableState, Vote
+from maitred.membership.table import TIMELINE_VERSIONS, VOTE_SECONDS, Beats, TableState, Vote
 from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
 from maitred.simulation.hosts import EPOCH_SECONDS
 from maitred.simulation.store import SimulatedStore
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 SECRET_BYTES: Final = 32
-TIMELINE_VERSIONS: Final = 1_000
-"""By how much the version rises when a standby takes over."""
 HANG_SECONDS: Final = 4.0
 """The longest time for which a call of a process that is cut off hangs before it fails."""
 

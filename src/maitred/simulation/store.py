@@ -23,13 +23,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.simulation.disk import Contents
+from maitred.store.fences import Fences
+from maitred.store.interface import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from random import Random
 
     from maitred.matching.records import Acquired, Changes, PartitionKey
-    from maitred.store.interface import Acquisition, Refusal
+    from maitred.store.fences import Fence
+    from maitred.store.interface import Acquisition
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -110,6 +113,7 @@ class SimulatedDisk:
     def fail_over(self, standby: Contents, seconds: float) -> None:
         """Lose all that was written since `standby` was copied from the contents, as a failover to
         an asynchronous standby does; every call fails for this time."""
+        standby.timeline = self.contents.timeline + 1
         self.contents = standby
         self.fail_for(seconds)
 
@@ -158,6 +162,9 @@ class SimulatedStore:
         self.disk = disk
         self.owner = owner
         """The name with which the process acquires partitions; empty for range ids alone."""
+        self._fences = Fences()
+        self._timeline = disk.contents.timeline
+        self._may_have_lost: Callable[[], None] | None = None
         self._cut_until = 0.0
         self._under_way = 0
         self._closed = False
@@ -195,12 +202,52 @@ class SimulatedStore:
     replace_document = _asking(Contents.replace_document, writes=True, commit=True)
 
     async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
-        action = partial(self.disk.contents.acquire, group, self.owner)
-        return await self.ask(action, writes=True, commit=False)
+        def act() -> tuple[list[tuple[Fence, str]], list[Acquired | Refusal]]:
+            contents = self.disk.contents
+            before = [contents.fence(one.key) for one in group]
+            return before, contents.acquire(group, self.owner)
+
+        before, outcomes = await self.ask(act, writes=True, commit=False)
+        return [
+            outcome
+            if isinstance(outcome, Refusal)
+            else outcome._replace(undone=self._acquired(one.key, outcome.range_id, *found))
+            for one, outcome, found in zip(group, outcomes, before, strict=True)
+        ]
+
+    def _acquired(self, key: PartitionKey, range_id: int, found: Fence, owner: str) -> bool:
+        undone = self._fences.acquired(key, range_id, found, is_own=owner == self.owner)
+        return undone and bool(self.owner)
+
+    async def overtaken(self, group: Sequence[PartitionKey]) -> list[PartitionKey]:
+        known = {key: self._fences.get(key) for key in group}
+
+        def act() -> list[PartitionKey]:
+            return [
+                key
+                for key, mine in known.items()
+                if mine is not None and not self._holds(mine, *self.disk.contents.fence(key))
+            ]
+
+        return await self.ask(act, writes=False, commit=False)
+
+    def _holds(self, mine: Fence, found: Fence, owner: str) -> bool:
+        return (found.range_id, owner) == (
+            mine.range_id,
+            self.owner,
+        ) and found.commits >= mine.commits
+
+    def watch(self, may_have_lost: Callable[[], None]) -> None:
+        self._may_have_lost = may_have_lost
 
     async def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
-        action = partial(self.disk.contents.commit, group, self.owner)
-        return await self.ask(action, writes=True, commit=True)
+        commits = [self._fences.commits(one.key, one.range_id) for one in group]
+        action = partial(self.disk.contents.commit, group, self.owner, commits)
+        overtaken = await self.ask(action, writes=True, commit=True)
+        for changes in group:
+            if changes.key not in overtaken:
+                self._fences.confirmed(changes.key)
+        return overtaken
 
     def cut_off(self, seconds: float) -> None:
         """Let this process not reach the disk for this time; what is under way may be done."""
@@ -233,6 +280,7 @@ class SimulatedStore:
 
         def settle(outcome: _Result | MaitredError) -> None:
             self._left()
+            self._see_timeline()
             lost = disk.down(loop.time()) or loop.time() < self._cut_until
             if commit and lost and not isinstance(outcome, MaitredError):
                 outcome = OutcomeUnknown("The store was lost before it confirmed.")
@@ -264,6 +312,15 @@ class SimulatedStore:
                 action()
             return OutcomeUnknown("The store was lost before it confirmed.")
         return action()
+
+    def _see_timeline(self) -> None:
+        """Tell the process if the disk has failed over since the last answer, as a new connection
+        to a database would."""
+        timeline = self.disk.contents.timeline
+        if timeline != self._timeline:
+            self._timeline = timeline
+            if self._may_have_lost is not None:
+                self._may_have_lost()
 
     def _left(self) -> None:
         self._under_way -= 1

@@ -7,6 +7,8 @@ Two owners of one partition can both be running, but they can never both write.
 A store that several nodes share is opened with the name of its owner, one per start of a shard.
 Then commits are conditional on the name too: a database that fails over to a standby without the
 latest commits may give one range id to two owners, and only the one that acquired last may write.
+Such a failover can also undo commits of an owner that stays the owner. Then that owner is overtaken
+too: its next commit writes nothing, and acquiring the partition again tells it why.
 
 `commit` takes a group: the changes of many partitions at once, on disk when it returns. The changes
 of one partition are written as a whole or not at all. A partition that was overtaken is left out
@@ -33,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from maitred.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from maitred.errors import MaitredError
     from maitred.matching.records import (
@@ -193,6 +195,15 @@ class Store(Protocol):
     async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
         """Return which shards acquired the partitions last, for those that exist: the member is the
         part before "/" of the owner. A store that only one node uses returns nothing."""
+
+    async def overtaken(self, group: Sequence[PartitionKey]) -> list[PartitionKey]:
+        """Return the partitions that this store acquired and for which a commit would be refused
+        now: another owner has acquired them, or the store has lost commits that it had confirmed.
+        A store that only one node uses returns nothing."""
+
+    def watch(self, may_have_lost: Callable[[], None]) -> None:
+        """Call `may_have_lost` from now on whenever the database is found to be served by another
+        server, or to be restored, so that it may have lost commits. It must return at once."""
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         """Write all changes durably; return the keys of the partitions that were overtaken.

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 from secrets import token_bytes
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
@@ -30,8 +30,8 @@ from maitred.matching.records import (
     Segment,
     StoredUse,
 )
-from maitred.routing.counts import PartitionCounts
 from maitred.store.damaged_rows import damaged_of, head_of, is_in_place, without_deletions
+from maitred.store.fences import Fence, Fences, ServerTimeline
 from maitred.store.interface import (
     SIGNING_KEY_BYTES,
     Document,
@@ -45,12 +45,17 @@ from maitred.store.interface import (
 from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
 from maitred.store.postgres_hosts import HostConnection, PostgresServers
 from maitred.store.postgres_migration import prepare_database
-from maitred.store.postgres_rows import columns_of, columns_of_keys
+from maitred.store.postgres_rows import (
+    columns_of,
+    columns_of_keys,
+    counts_of,
+    segment_read,
+)
 from maitred.store.postgres_warnings import CONNECTIONS, UnconfirmedCommit, begin_session
 from maitred.store.scripts import statements
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from maitred.matching.records import Changes, Damaged, DamagedKind
     from maitred.store.interface import Acquisition, Store, StoreLog
@@ -87,6 +92,7 @@ async def open_postgres(
 
     Raise `CannotStart` if waiting cannot help, `StoreUnavailable` if the server does not answer.
     """
+    timeline = ServerTimeline()
     with translated_at_start(location):
         servers = PostgresServers(location)
         await prepare_database(servers, connect_seconds, log if warns else None)
@@ -98,18 +104,26 @@ async def open_postgres(
             max_size=CONNECTIONS,
             timeout=connect_seconds,
             command_timeout=command_seconds,
-            init=partial(_prepare, command_seconds=command_seconds),
+            init=partial(_prepare, command_seconds=command_seconds, timeline=timeline),
             reset=_as_it_is,
             server_settings={"application_name": "maitred"},
         )
     log.info("The store is open.", engine="postgresql")
     return _PostgresStore(
-        pool, servers, owner=owner, command_seconds=command_seconds, connect_seconds=connect_seconds
+        pool,
+        servers,
+        timeline,
+        owner=owner,
+        command_seconds=command_seconds,
+        connect_seconds=connect_seconds,
     )
 
 
-async def _prepare(connection: asyncpg.Connection, *, command_seconds: float) -> None:
+async def _prepare(
+    connection: asyncpg.Connection, *, command_seconds: float, timeline: ServerTimeline
+) -> None:
     await begin_session(connection, command_seconds)
+    timeline.see((await connection.fetchrow(_STATEMENTS["timeline"]))[0])
 
 
 async def _as_it_is(_connection: asyncpg.Connection) -> None:
@@ -123,6 +137,7 @@ class _PostgresStore:
         self,
         pool: asyncpg.Pool,
         servers: PostgresServers,
+        timeline: ServerTimeline,
         *,
         owner: str,
         command_seconds: float,
@@ -130,12 +145,14 @@ class _PostgresStore:
     ) -> None:
         self._pool = pool
         self._servers = servers
+        self._timeline = timeline
         self._owner = owner
         self._command_seconds = command_seconds
         self._connect_seconds = connect_seconds
         self._closed = False
         self._ids: dict[PartitionKey, int] = {}
         """Maps the partitions that were found so far to their ids; an id is never used twice."""
+        self._fences = Fences()
 
     def __repr__(self) -> str:
         open_, idle = self._pool.get_size(), self._pool.get_idle_size()
@@ -186,7 +203,10 @@ class _PostgresStore:
         missing = [one for one in group if one.key not in found and one.makes]
         if missing:
             quotas = zip(*(one.quota for one in missing), strict=True)
+            known = {one.key: self._fences.get(one.key) for one in missing}
             await self._acquire("make_partitions", missing, found, *map(list, quotas))
+            if self._owner and any(known.values()):
+                await self._see_unmade(known, found)
         return [
             found.get(one.key, Refusal.OVERTAKEN if one.makes else Refusal.UNKNOWN) for one in group
         ]
@@ -200,17 +220,51 @@ class _PostgresStore:
     ) -> None:
         columns = columns_of_keys(one.key for one in group)
         rows = await self._fetch(statement, *columns, self._owner, *more)
-        for at, refusal, number, range_id, backlog, found_clean, *counts in rows:
+        for at, refusal, number, range_id, backlog, found_clean, *more_of_row in rows:
+            *counts, found_range_id, found_owner, found_commits = more_of_row
             key = group[at - 1].key
             if refusal is not None:
                 found[key] = _REFUSALS[refusal]
                 continue
             self._ids[key] = number
-            found[key] = Acquired(range_id, _counts(*counts), backlog, found_clean)
+            before = Fence(found_range_id, found_commits)
+            is_own = bool(self._owner) and found_owner == self._owner
+            undone = self._fences.acquired(key, range_id, before, is_own=is_own)
+            undone = undone and bool(self._owner) and statement == "acquire"
+            found[key] = Acquired(range_id, counts_of(*counts), backlog, found_clean, undone)
+
+    async def _see_unmade(
+        self,
+        known: dict[PartitionKey, Fence | None],
+        found: dict[PartitionKey, Acquired | Refusal],
+    ) -> None:
+        """Note which partitions that were just made had existed before and were not deleted: the
+        watermark is not below any range id of a deleted partition."""
+        watermark = (await self._fetch("watermark"))[0][0]
+        for key, fence in known.items():
+            made = found.get(key)
+            if fence is not None and fence.range_id > watermark and isinstance(made, Acquired):
+                found[key] = made._replace(undone=True)
 
     async def owners(self, group: Sequence[PartitionKey]) -> dict[PartitionKey, LastOwner]:
         rows = await self._fetch("owners", *columns_of_keys(group))
         return {group[place - 1]: LastOwner(range_id, member) for place, range_id, member in rows}
+
+    async def overtaken(self, group: Sequence[PartitionKey]) -> list[PartitionKey]:
+        if not self._owner:
+            return []
+        asked = [
+            (key, self._ids[key], fence)
+            for key in group
+            if key in self._ids and (fence := self._fences.get(key)) is not None
+        ]
+        ids = [number for _, number, _ in asked]
+        ranges, commits = ([fence[at] for _, _, fence in asked] for at in range(2))
+        rows = await self._fetch("overtaken", self._owner, ids, ranges, commits)
+        return [asked[row[0] - 1][0] for row in rows]
+
+    def watch(self, may_have_lost: Callable[[], None]) -> None:
+        self._timeline.changed = may_have_lost
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
@@ -218,11 +272,23 @@ class _PostgresStore:
         if known:
             aside = any(changes.damaged or changes.damaged_gone for _, changes in known)
             numbers = await (self._commit_damaged(known) if aside else self._commit(known))
-            overtaken += [changes.key for number, changes in known if number in numbers]
+            for number, changes in known:
+                if number in numbers:
+                    overtaken.append(changes.key)
+                else:
+                    self._fences.confirmed(changes.key)
         return overtaken
 
+    def _columns(self, known: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
+        """Return the arguments of a commit; a store without an owner does not count commits."""
+        commits = [
+            self._fences.commits(changes.key, changes.range_id) if self._owner else None
+            for _, changes in known
+        ]
+        return columns_of(known, commits)
+
     async def _commit(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
-        columns = columns_of(known)
+        columns = self._columns(known)
         async with self._connection(commit=True) as connection:
             rows = await connection.fetch(_STATEMENTS["commit"], self._owner, *columns)
         return {row[0] for row in rows}
@@ -237,7 +303,7 @@ class _PostgresStore:
             return await self._set_aside(known, deletes=False)
 
     async def _set_aside(self, known: Sequence[tuple[int, Changes]], *, deletes: bool) -> set[int]:
-        columns = columns_of(known)
+        columns = self._columns(known)
         async with self._connection(commit=True) as connection, connection.transaction():
             rows = await connection.fetch(_STATEMENTS["commit"], self._owner, *columns)
             overtaken = {row[0] for row in rows}
@@ -264,7 +330,7 @@ class _PostgresStore:
         except DamagedPageError:
             heads = await self._read("segment_heads", key, priority, after, most[0])
             return await self._segments_one_by_one(key, heads, *most)
-        return [_segment_read(row) for row in rows]
+        return [segment_read(row) for row in rows]
 
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         try:
@@ -272,7 +338,7 @@ class _PostgresStore:
         except DamagedPageError:
             heads = await self._read("segment_heads_around", key, sequence)
             return await self._segments_one_by_one(key, heads)
-        return [_segment_read(row) for row in rows]
+        return [segment_read(row) for row in rows]
 
     async def _segments_one_by_one(
         self,
@@ -382,7 +448,7 @@ class _PostgresStore:
     async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
         start = after or PartitionKey("", "", 0, 0)
         rows = await self._fetch("empty_partitions", *start, max(most, 0))
-        return [EmptyPartition(PartitionKey(*row[:4]), row[4], _counts(*row[5:])) for row in rows]
+        return [EmptyPartition(PartitionKey(*row[:4]), row[4], counts_of(*row[5:])) for row in rows]
 
     async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
         ranges = [range_id for _, range_id in group]
@@ -390,14 +456,19 @@ class _PostgresStore:
         rows = await self._fetch("forget_partitions", *columns, ranges)
         gone = sorted(group[row[0] - 1][0] for row in rows)
         for key in gone:
-            self._ids.pop(key, None)
+            self._forget(key)
         return gone
+
+    def _forget(self, key: PartitionKey) -> None:
+        """Forget a partition that was deleted."""
+        self._ids.pop(key, None)
+        self._fences.forget(key)
 
     async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
         ((*contents,),) = await self._fetch("delete_queue", *key[:3], force)
         if contents[0]:
             for other in [one for one in self._ids if one[:3] == key[:3]]:
-                del self._ids[other]
+                self._forget(other)
         return QueueContents(*contents)
 
     async def partitions_with_tasks(self) -> list[PartitionKey]:
@@ -446,12 +517,3 @@ class _PostgresStore:
         async with self._connection() as connection:
             rows: list[asyncpg.Record] = await connection.fetch(_STATEMENTS[name], *values)
         return rows
-
-
-def _counts(read: int | None, write: int, version: int) -> PartitionCounts | None:
-    return None if read is None else PartitionCounts(read, write, version)
-
-
-def _segment_read(row: asyncpg.Record) -> SegmentRead:
-    *segment, marks = row
-    return SegmentRead(Segment(*segment), frozenset(marks))

@@ -1,21 +1,32 @@
-"""Convert a commit to the columns that `maitred.write_down` takes, in its arguments' order."""
+"""Converts commits to the columns that `maitred.write_down` takes, in the order of its arguments,
+and rows to records."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maitred.matching.records import rows_bytes
+from maitred.matching.records import Segment, rows_bytes
+from maitred.routing.counts import PartitionCounts
+from maitred.store.interface import SegmentRead
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    import asyncpg
+
     from maitred.matching.records import Changes, PartitionKey
 
 
-def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
-    """Return the columns of changes, each given with its partition's id."""
+def columns_of(
+    entries: Sequence[tuple[int, Changes]], commits: Sequence[int | None]
+) -> list[list[Any]]:
+    """Return the columns of changes, each given with its partition's id, and with the number of
+    commits that the owner counts, or None if that is not to be checked."""
+    ids, ranges, *heads = _columns(
+        5, ((n, c.range_id, c.backlog, c.clean, _bytes(c)) for n, c in entries)
+    )
     return [
-        *_columns(5, ((n, c.range_id, c.backlog, c.clean, _bytes(c)) for n, c in entries)),
+        *(ids, ranges, list(commits), *heads),
         *_columns(
             4,
             (
@@ -54,3 +65,14 @@ def _last(records: Iterable[Any]) -> Collection[Any]:
 def _columns(width: int, rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
     taken = list(rows)
     return [[row[column] for row in taken] for column in range(width)]
+
+
+def counts_of(read: int | None, write: int, version: int) -> PartitionCounts | None:
+    """Return the partition counts of a row; None if it has none."""
+    return None if read is None else PartitionCounts(read, write, version)
+
+
+def segment_read(row: asyncpg.Record) -> SegmentRead:
+    """Return the segment of a row, whose last column is its marks."""
+    *segment, marks = row
+    return SegmentRead(Segment(*segment), frozenset(marks))

@@ -109,7 +109,11 @@ class _SqliteStore:
     signing_key = _whole(SqliteDirectory.signing_key)
     document = _whole(SqliteDirectory.document)
     owners = _whole(SqliteDirectory.owners)
+    overtaken = _whole(SqliteDirectory.overtaken)
     replace_document = _whole(SqliteDirectory.replace_document)
+
+    def watch(self, may_have_lost: Callable[[], None]) -> None:
+        """Do nothing: no other server can take over the files."""
 
     async def close(self) -> None:
         await self.thread.close(self.directory.close)

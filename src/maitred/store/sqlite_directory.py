@@ -242,6 +242,10 @@ class SqliteDirectory:
         """Return nothing: only one node uses the files."""
         return {}
 
+    def overtaken(self, group: Sequence[PartitionKey]) -> list[PartitionKey]:  # noqa: ARG002
+        """Return nothing, for the same reason."""
+        return []
+
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
         """Commit in one transaction per file that the group touches; nearly always that is one."""
         entries: dict[SqliteFile, list[tuple[int, Changes]]] = {}

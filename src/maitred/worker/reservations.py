@@ -7,6 +7,11 @@ over are remembered, as far as there is room, so that a query that shows one is 
 The caller takes a slot for every reservation that is `known`, and frees it for every one that
 leaves without a query.
 
+A reservation is worth as much as the connection over which the node told of it: if that is lost,
+the node may be gone, and another owner of the partition may want the slot. So a lost connection
+voids the reservations that came over it and whose queries have not come. Such a query is refused,
+and its gateway asks for another slot.
+
 Two owners of a partition may reserve the same slots for a moment: one that was replaced and has not
 noticed, and its successor. The worker decides: the higher range id wins.
 """
@@ -51,6 +56,8 @@ class Reservation(Generic[Where]):
     fetch_at: float | None
     """When to ask the node whether it relays the query; None: that was done; `inf`, never, for a
     slot that is kept warm."""
+    link: object = None
+    """The connection over which it came; None if the worker granted it itself."""
     again_until: float = 0.0
     """Until then the slot may go to the same gateway again, without the node."""
 
@@ -143,6 +150,14 @@ class Reservations(Generic[Where]):
             self._remember(token, released)
         return found
 
+    def void(self, link: object) -> list[Reservation[Where]]:
+        """End the reservations that came over a connection that was lost, and return them."""
+        gone = [one for one in self.known.values() if one.link is link]
+        for one in gone:
+            del self.known[one.terms.token]
+            self._remember(one.terms.token, voided)
+        return gone
+
     # Time
 
     def next_at(self) -> float | None:
@@ -196,3 +211,7 @@ cooled: Final = partial(SlotTaken, "The slot that was kept for this gateway is o
 """The slot was kept warm for a few milliseconds, and answer and query took longer than that."""
 taken: Final = partial(SlotTaken, "The slot was taken by something else in the same moment.")
 """The slot was on offer in two places, and went to the other one."""
+voided: Final = partial(
+    SlotTaken,
+    "The connection over which the node reserved the slot was lost before the query came.",
+)

@@ -34,6 +34,7 @@ from maitred.wire.alarm import Alarm
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from maitred.client.call import CallConnection
     from maitred.client.long_poll import LongPoll
     from maitred.protocol.tasks import Offered
     from maitred.worker.context import WorkerContext
@@ -90,7 +91,7 @@ class SharedOffers:
         served: Sequence[Served],
         *,
         free: Callable[[], int],
-        take: Callable[[Served, Offered, float], None],
+        take: Callable[[Served, Offered, CallConnection | None, float], None],
         freed: Callable[[], None],
         spawn: Callable[[Coroutine[object, object, None]], None],
         rest: Callable[[float, int], Awaitable[None]],
@@ -247,13 +248,16 @@ class SharedOffers:
             if self._free():
                 answer = await self._ask(post, slots)
                 if answer is not None:
-                    self._answered(post, answer)
+                    self._answered(post, *answer)
         finally:
             post.on_offer -= slots
             post.asking -= 1
             self._freed()
 
-    async def _ask(self, post: Post, slots: int) -> OfferedMany | None:
+    async def _ask(
+        self, post: Post, slots: int
+    ) -> tuple[OfferedMany, CallConnection | None] | None:
+        """Offer slots at a post; return the answer, and the connection over which it came."""
         context, asked_at = self._context, self._loop.time()
         reroutes = context.reroutes
         served, partition = post.members[0]
@@ -300,15 +304,15 @@ class SharedOffers:
         nothing = not answer.gifts and not answer.refused and (answer.known or naming)
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS, reroutes)
-        return answer
+        return answer, held.connection
 
-    def _answered(self, post: Post, answer: OfferedMany) -> None:
+    def _answered(self, post: Post, answer: OfferedMany, link: CallConnection | None) -> None:
         now = self._loop.time()
         if not answer.known:
             post.named = False
         for index, offered in answer.gifts:
             served, _ = post.members[index]
-            self._take(served, offered, now)
+            self._take(served, offered, link, now)
         post.urgency, post.hungry = answer.urgency, answer.hungry
         post.pressed_until = now + PRESSED_SECONDS
         for index, shard in answer.elsewhere:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from maitred.app.handler import Handler
+    from maitred.client.call import CallConnection
     from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
     from maitred.logs import Logger
@@ -177,6 +178,7 @@ class Worker:
         """Set when the worker is told to stop, and when partitions may have other owners: offers
         that failed are made again."""
         self._unfollow: Callable[[], None] | None = None
+        self._unfollow_losses: Callable[[], None] | None = None
         self._quiet: asyncio.Event = asyncio.Event()
         """Set whenever a slot becomes free, for the drain, which waits for all of them."""
 
@@ -217,6 +219,8 @@ class Worker:
         drain."""
         if self._unfollow is not None:
             self._unfollow()
+        if self._unfollow_losses is not None:
+            self._unfollow_losses()
         for offer in self._offering:
             offer.cancel()
         for origin in self._origins():
@@ -246,6 +250,7 @@ class Worker:
             self._pulse.start()
             self._standby.start()
         self._unfollow = self._client.follow_routes(self._rerouted)
+        self._unfollow_losses = self._client.follow_losses(self.querying.link_lost)
         self._attending.start(self._served)
         self._supply()
 
@@ -337,17 +342,20 @@ class Worker:
         try:
             if not self._slots.free:  # all were used, or the worker stopped, before this first turn
                 return
-            offered = await self._ask(served, slots)
-            if offered is None:
+            answer = await self._ask(served, slots)
+            if answer is None:
                 return
-            self._begin_given(served, offered, self._loop.time())
+            self._begin_given(served, *answer, self._loop.time())
         finally:
             served.on_offer -= slots
             served.asking -= 1
             self._slot_freed()
 
-    def _begin_given(self, served: Served, offered: Offered, now: float) -> None:
-        """Begin the tasks and accept the reservations that an offer was answered with."""
+    def _begin_given(
+        self, served: Served, offered: Offered, link: CallConnection | None, now: float
+    ) -> None:
+        """Begin the tasks and accept the reservations that an offer was answered with, over that
+        connection."""
         lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
         begin = self._slots.begin
         origin: Origin | None = None
@@ -357,15 +365,17 @@ class Worker:
                 origin.lease_seconds = offered.lease_seconds
             begin(served, given, origin, now, lease_ends_at)
         for reserved in offered.reserved:
-            self.querying.reserved(served, reserved, now)
+            self.querying.reserved(served, reserved, now, link)
 
-    def _take(self, served: Served, offered: Offered, now: float) -> None:
+    def _take(
+        self, served: Served, offered: Offered, link: CallConnection | None, now: float
+    ) -> None:
         """Begin the tasks and reservations that a shared offer got for one of its queues."""
         with suppress(ProtocolViolation):  # the tasks are valid all the same
             served.view.learn(offered.counts)
         if served.view.counts.read != served.grouped:
             self._counts_changed()
-        self._begin_given(served, offered, now)
+        self._begin_given(served, offered, link, now)
 
     def _counts_changed(self) -> None:
         if self._shared is not None:
@@ -388,7 +398,10 @@ class Worker:
         self._heartbeats.mention_all()
         self._slot_freed()
 
-    async def _ask(self, served: Served, slots: int) -> Offered | None:
+    async def _ask(
+        self, served: Served, slots: int
+    ) -> tuple[Offered, CallConnection | None] | None:
+        """Offer slots to a partition; return the answer, and the connection over which it came."""
         view = served.view
         asked_at, reroutes = self._loop.time(), self._context.reroutes
         with view.to_read(asked_at) as poll:
@@ -426,7 +439,7 @@ class Worker:
         nothing = not offered.tasks and not offered.reserved
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS, reroutes)
-        return offered
+        return offered, held.connection
 
     async def _rest(self, seconds: float, since: int) -> None:
         """Wait before the slots of this offer are offered again; a stop ends the wait, and a change

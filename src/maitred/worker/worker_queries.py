@@ -32,6 +32,7 @@ from maitred.worker.reservations import Reservation, Reservations
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from maitred.client.call import CallConnection
     from maitred.errors import MaitredError
     from maitred.protocol.queries import Pass
     from maitred.protocol.query_link import RunQuery
@@ -106,8 +107,11 @@ class WorkerQueries:
 
     # From the node
 
-    def reserved(self, served: Served, terms: Reserved, now: float) -> None:
-        """Accept a reservation: take a slot for its query, which may have come already."""
+    def reserved(
+        self, served: Served, terms: Reserved, now: float, link: CallConnection | None = None
+    ) -> None:
+        """Accept a reservation that came over a connection, which voids it if it is lost: take a
+        slot for its query, which may have come already."""
         book, token = self._book, terms.token
         if token in book.known:
             return  # told twice
@@ -126,9 +130,11 @@ class WorkerQueries:
         if (
             book.is_outranked(served, terms, now)
             or expires_at <= now
+            or (link is not None and link.has_ended)
             or not self._room_for(served, terms)
         ):
-            # It expires at once if the loop was blocked while the reservation lay in a socket.
+            # It expires at once if the loop was blocked while the reservation lay in a socket; the
+            # connection may have been lost in this turn of the loop.
             book.refuse(token)
             if first is not None:
                 self._refuse(first.asker, first.stream, reservations.taken())
@@ -139,7 +145,7 @@ class WorkerQueries:
         again_until = now + terms.again_seconds
         if first is None:
             fetch_at = now + self._fetch_seconds
-            book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
+            book.add(Reservation(terms, served, expires_at, fetch_at, link, again_until))
             self._alarm.by(min(fetch_at, expires_at))
         else:
             book.used_at_once(token)
@@ -161,6 +167,14 @@ class WorkerQueries:
             self.relayed.arrived(yielding.terms.token)
         self._over(yielding.where, yielding.terms)
         return True
+
+    def link_lost(self, link: CallConnection) -> None:
+        """Free the slots of the reservations that came over a connection that was lost."""
+        for reservation in self._book.void(link):
+            if reservation.fetch_at is None:
+                self.relayed.arrived(reservation.terms.token)
+            self._over(reservation.where, reservation.terms)
+            self._slots.leave()
 
     def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
         """Accept passes of gateways, or renew them."""
@@ -313,7 +327,7 @@ class WorkerQueries:
             self._draw_tokens()
         query.again = token = self._tokens.pop()
         kept = replace(terms, token=token)
-        self._book.add(Reservation(kept, query.served, expires_at, inf, query.again_until))
+        self._book.add(Reservation(kept, query.served, expires_at, inf, None, query.again_until))
         if expires_at < self._alarm.at:
             self._alarm.by(expires_at)
         return True

@@ -120,13 +120,6 @@ class Fleet:
         await self.checks.until_converged(CONVERGED_SECONDS)
         record.check()
 
-    async def restart(self) -> None:
-        """Restart all nodes in order, one after another."""
-        for node in self.nodes:
-            await node.stop()
-            node.start()
-            await self.checks.until_converged(CONVERGED_SECONDS)
-
     async def stop(self) -> None:
         """Stop all nodes in order, one after another; raise `Violation` for what they leave."""
         for node in self.nodes:

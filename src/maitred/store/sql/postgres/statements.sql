@@ -45,10 +45,14 @@ SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication)
 
 -- name: acquire
--- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any.
+-- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any. The last
+-- columns are what the row had before. On another timeline than that of the last acquisition, range ids
+-- and versions of counts that are not seen here may have been given out.
 WITH wanted AS (
-    SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected
-    FROM maitred.partitions AS p
+    SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected,
+        p.range_id, p.owner, p.commits, here.timeline,
+        CASE WHEN p.timeline IN ('', here.timeline) THEN 0 ELSE 999 END AS undone
+    FROM (SELECT maitred.timeline() AS timeline OFFSET 0) AS here, maitred.partitions AS p
     JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $6::bigint[])
         WITH ORDINALITY AS named (namespace, queue, queue_type, partition, range_id, place)
         USING (namespace, queue, queue_type, partition)
@@ -56,20 +60,38 @@ WITH wanted AS (
     FOR UPDATE OF p
 ), acquired AS (
     UPDATE maitred.partitions AS p
-    SET range_id = p.range_id + 1, found_clean = p.clean, clean = false, owner = nullif($5, '')
+    SET range_id = p.range_id + 1 + wanted.undone,
+        counts_version = p.counts_version + wanted.undone, timeline = wanted.timeline, commits = 0,
+        found_clean = p.clean, clean = false, owner = nullif($5, '')
     FROM wanted
     WHERE p.id = wanted.id AND wanted.is_expected
     RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
-        p.counts_read, p.counts_write, p.counts_version
+        p.counts_read, p.counts_write, p.counts_version,
+        wanted.range_id AS was, wanted.owner, wanted.commits
 )
 SELECT * FROM acquired
 UNION ALL
-SELECT place::integer, 'overtaken', NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT place::integer, 'overtaken', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM wanted
 WHERE NOT is_expected
 
 -- name: make_partitions
-SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5)
+SELECT *, 0::bigint, NULL::text, 0::bigint
+FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5)
+
+-- name: watermark
+SELECT range_id FROM maitred.watermark
+
+-- name: timeline
+SELECT maitred.timeline()
+
+-- name: overtaken
+-- The places of partitions that have fewer commits of this owner than it counts, or another owner.
+SELECT new.place::integer
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+    AS new (id, range_id, commits, place)
+LEFT JOIN maitred.partitions AS p ON p.id = new.id AND p.range_id = new.range_id AND p.owner = $1
+WHERE p.id IS NULL OR p.commits < new.commits
 
 -- name: owners
 SELECT named.place::integer, p.range_id,
@@ -88,7 +110,7 @@ WHERE namespace = $1 AND queue = $2 AND queue_type = $3 AND partition = $4
 SELECT * FROM maitred.write_down(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38,
-    $39
+    $39, $40
 )
 
 -- name: segments
