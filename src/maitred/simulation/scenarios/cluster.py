@@ -88,9 +88,9 @@ class ClusterRunKind:
     @property
     def results_get_lost(self) -> bool:
         """Whether the result of a task that was over before it had to be stored may be lost: its
-        owner cannot store it, or is declared dead while it still runs. The shards of a supervisor
-        that was killed run for a moment."""
-        return self.database_away or self.troubles.nodes_die
+        owner cannot store it, or is replaced while it still runs. The shards of a supervisor that
+        was killed run for a moment, and a frozen node runs again when it thaws."""
+        return self.database_away or self.troubles.nodes_die or self.troubles.nodes_freeze
 
 
 KINDS: Final[dict[str, ClusterRunKind]] = {
