@@ -150,7 +150,7 @@ class Relays:
         """Return whether the shard relays the query that this request is about."""
         return isinstance(message, Relay | Fetch | Deliver) and _key(message) in self._table
 
-    def _view_changed(self, before: ClusterView | None, view: ClusterView) -> None:  # noqa: ARG002
+    def _view_changed(self, _before: ClusterView | None, _view: ClusterView) -> None:
         """Send both ends of a query that no worker has fetched to the new owner of its partition,
         where they meet. A fetched query stays: its worker runs it."""
         moves = self._partitions.moves

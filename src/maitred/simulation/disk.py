@@ -146,7 +146,7 @@ class Contents:
         self._watermark = 0
         """A number not below any range id, or version of counts, of a deleted partition."""
         self.timeline = 0
-        """Counts the failovers."""
+        """The number of failovers of the database so far: each begins a new timeline."""
 
     def copy(self) -> Contents:
         """Return a copy of everything."""

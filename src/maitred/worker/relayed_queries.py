@@ -136,7 +136,8 @@ class RelayedQueries:
     async def _ask(
         self, reservation: Reservation[Served], left: float
     ) -> tuple[bytes, LongPoll | None]:
-        """Return the query, and the request that it answered; empty if there is none yet."""
+        """Ask the node for the query of a reservation; return it with the request that fetched it,
+        or an empty query and None if the node has none yet."""
         served, terms = reservation.where, reservation.terms
         message = Fetch(*served.view.id, terms.partition, 0, terms.token)
         try:
