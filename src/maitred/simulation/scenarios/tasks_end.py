@@ -66,7 +66,7 @@ class TasksEnd:
 
     def check_stories(self, *, lost: bool) -> int:
         """Check the end of every acknowledged task, and return how many there are. With `lost` a
-        task that was done may have left no trace."""
+        task that was over before it had to be stored may have left no trace."""
         self._record.check()
         dead = {
             (key.queue, key.partition, sequence)

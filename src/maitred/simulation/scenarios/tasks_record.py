@@ -73,6 +73,11 @@ class Story:
     completed: int = 0
     """How often the handler returned."""
 
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the task was done, or may have been cancelled or have expired before it ran."""
+        return bool(self.completed) or self.revoked or (self.may_expire and not self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -211,11 +216,12 @@ class TasksRecord(ScenarioRecord):
 
     def ends(self, story: Story, ends: set[str], *, lost: bool) -> None:
         """Check what the disk holds of an acknowledged task after the run: one end, and the one
-        that callers were told. With `lost` a task that was done may have none."""
+        that callers were told. With `lost` there may be none if the task can have ended before it
+        had to be stored, because a task that is over is acknowledged without a commit."""
         if len(ends) > 1:
             raise self.violation(story, f"has ended in several ways, {sorted(ends)}")
         if not ends:
-            if not (lost and story.completed):
+            if not (lost and story.may_be_over):
                 raise self.violation(story, "was acknowledged, and is lost")
             return
         (end,) = ends
