@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 TABLES = ("partitions", "segments", "marks", "later", "dead", "results")
-NEXT_TIMELINE = """
+TIMELINE = """
 CREATE OR REPLACE FUNCTION maitred.timeline() RETURNS text LANGUAGE sql AS $$
-    SELECT '00000002'
+    SELECT '{:08X}'
 $$
 """
 CUT_OTHERS = """
@@ -42,7 +42,8 @@ async def fail_over(location: str, rows: Rows) -> None:
                 await connection.execute(f"LOCK TABLE maitred.{table}")
                 await connection.execute(f"DELETE FROM maitred.{table}")  # noqa: S608
                 await connection.copy_records_to_table(table, schema_name="maitred", records=found)
-            await connection.execute(NEXT_TIMELINE)
+            present = await connection.fetchval("SELECT maitred.timeline()")
+            await connection.execute(TIMELINE.format(int(present, 16) + 1))
         await connection.execute(CUT_OTHERS)
 
 

@@ -101,7 +101,7 @@ async def undo(engine: Engine, saved: Any = None) -> Any:  # noqa: ANN401 - what
     """Without an argument, note what a standby has now; with it, fail over to that standby."""
     if isinstance(engine, Simulated):
         if saved is not None:
-            engine.disk.fail_over(saved, 0.0)
+            engine.disk.fail_over(saved.copy(), 0.0)
         return engine.disk.contents.copy()
     assert isinstance(engine, Postgres)
     if saved is None:
@@ -148,6 +148,24 @@ async def test_an_owner_whose_last_commits_were_undone_cannot_write(shared: Engi
     assert await acquire(store, THIRD) == Acquired(1001, None, 0, clean=True, undone=True)
     assert await acquire(store, OTHER) == Acquired(1001, None, 0, clean=False)
     assert await store.overtaken([KEY, OTHER, THIRD]) == []
+    await store.close()
+
+
+@awaited
+async def test_a_second_failover_may_undo_the_range_ids_after_the_first_one(shared: Engine) -> None:
+    store = await shared.open(owner=A)
+    await acquire(store, KEY)
+    counts = PartitionCounts(3, 2, 7)
+    assert await write(store, KEY, 1, counts=counts)
+    saved = await undo(shared)  # both standbys stop here
+    for failovers in (1, 2):
+        await undo(shared, saved)
+        await reconnected(store)
+        raised = 1_000 * failovers
+        newer = PartitionCounts(3, 2, 7 + raised - 1)
+        assert await acquire(store, KEY) == Acquired(
+            1 + raised, newer, 0, clean=False, undone=failovers > 1
+        )
     await store.close()
 
 

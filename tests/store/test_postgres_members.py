@@ -15,6 +15,7 @@ from maitred.membership.view import ClusterMember, MemberState
 from maitred.store.placement_terms import joined_terms
 from maitred.store.postgres_members import LIVE_SECONDS, PostgresMembers, open_members
 from tests.store.engines import awaited
+from tests.store.failover import TIMELINE
 from tests.store.logs import Heard
 from tests.store.postgres_server import empty_database
 
@@ -439,6 +440,11 @@ async def test_a_new_timeline_raises_the_version_beyond_all_that_were_seen(locat
         assert (await one.read()).view.version == 1001
         assert (await two.read()).view.version == 1001
     assert await execute(location, "SELECT maitred.timeline()") == "00000001"
+    # A second failover: its standby knew neither the first one nor the version that it raised.
+    await execute(location, TIMELINE.format(2))
+    await execute(location, "UPDATE maitred.clusters SET timeline = '00000000', version = 1")
+    async with opened(location) as table:
+        assert (await table.read()).view.version == 2001
 
 
 @awaited

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from maitred.membership.view import ClusterMember, ClusterView, MemberState
 
 TIMELINE_VERSIONS: Final = 1_000
-"""By how much the version rises when the table is found on another timeline of its database: more
-than a failover to a standby without the last commits can undo."""
+"""By how much the version rises when the table is found on a later timeline of its database, for
+each timeline since the one it was last seen on: more than a failover to a standby without the last
+commits can undo. Each timeline counts, since a failover may undo the raise after the one before it.
+"""
 
 
 class Vote(NamedTuple):

@@ -180,10 +180,11 @@ class Contents:
         was_clean, found.clean = found.clean, False
         found.range_id += 1
         if found.timeline != self.timeline:
-            found.range_id += UNDONE_RANGES - 1
+            undone = UNDONE_RANGES * (self.timeline - found.timeline) - 1
+            found.range_id += undone
             if found.counts is not None:
                 read, write, version = found.counts.read, found.counts.write, found.counts.version
-                found.counts = PartitionCounts(read, write, version + UNDONE_RANGES - 1)
+                found.counts = PartitionCounts(read, write, version + undone)
         found.timeline = self.timeline
         found.owner = owner
         found.commits = 0

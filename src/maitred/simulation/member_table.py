@@ -74,6 +74,8 @@ class SimulatedMembers:
     """The votes by accused and accuser."""
     deaths: list[SimulatedDeath] = field(default_factory=list)
     terms: tuple[str, str] = ("0", "wrap")
+    timeline: int = 0
+    """The number of failovers of the database so far."""
     on_change: list[Callable[[], None]] = field(default_factory=list)
     """Called after each change of the version."""
     _secret: bytes = b""
@@ -90,6 +92,7 @@ class SimulatedMembers:
             clocks=self.clocks.copy(),
             votes={accused: by.copy() for accused, by in self.votes.items()},
             terms=self.terms,
+            timeline=self.timeline,
             _secret=self._secret,
         )
 
@@ -99,7 +102,8 @@ class SimulatedMembers:
         copied = standby.copy()
         self.rows, self.beats, self.loads = copied.rows, copied.beats, copied.loads
         self.clocks, self.votes, self.terms = copied.clocks, copied.votes, copied.terms
-        self.version = copied.version + TIMELINE_VERSIONS
+        self.timeline += 1
+        self.version = copied.version + TIMELINE_VERSIONS * (self.timeline - copied.timeline)
         self._changed()
 
     def secret(self) -> bytes:

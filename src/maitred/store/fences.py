@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from maitred.matching.records import PartitionKey
 
 UNDONE_RANGES: Final = 1_000
-"""By how much the first acquisition on another timeline raises a range id: more than the owners of
-a partition within the moments that a failover can undo."""
+"""By how much the first acquisition on a later timeline raises a range id, for each timeline since
+that of the last acquisition: more than the owners of a partition within the moments that a failover
+can undo. Each timeline counts, since a failover may undo the raise after the one before it."""
 
 
 class Fence(NamedTuple):

@@ -46,12 +46,16 @@ SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
 
 -- name: acquire
 -- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any. The last
--- columns are what the row had before. On another timeline than that of the last acquisition, range ids
--- and versions of counts that are not seen here may have been given out.
+-- columns are what the row had before. On a later timeline than that of the last acquisition, range ids
+-- and versions of counts that are not seen here may have been given out: on each timeline in between.
 WITH wanted AS (
     SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected,
         p.range_id, p.owner, p.commits, here.timeline,
-        CASE WHEN p.timeline IN ('', here.timeline) THEN 0 ELSE 999 END AS undone
+        CASE WHEN p.timeline IN ('', here.timeline) THEN 0
+            ELSE greatest(
+                maitred.lost_ranges(here.timeline) - maitred.lost_ranges(p.timeline), 1000
+            ) - 1
+        END AS undone
     FROM (SELECT maitred.timeline() AS timeline OFFSET 0) AS here, maitred.partitions AS p
     JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $6::bigint[])
         WITH ORDINALITY AS named (namespace, queue, queue_type, partition, range_id, place)
