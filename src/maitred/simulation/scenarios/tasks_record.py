@@ -75,8 +75,8 @@ class Story:
 
     @property
     def may_be_over(self) -> bool:
-        """Whether the task was done, or may have been cancelled or have expired before it ran."""
-        return bool(self.completed) or self.revoked or (self.may_expire and not self.runs)
+        """Whether the task was done or cancelled, or may have expired before it ran."""
+        return bool(self.completed) or self.cancelled or (self.may_expire and not self.runs)
 
 
 @dataclass(frozen=True, slots=True)
