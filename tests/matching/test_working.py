@@ -145,6 +145,21 @@ def test_a_heartbeat_is_answered_when_its_time_is_up_or_with_the_next_one() -> N
     assert second.value == ([], [])
 
 
+def test_leases_last_longer_by_the_time_for_which_the_shard_stood_still() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(2)
+    runs = [driver.take_one(1), driver.take_one(2)]
+    driver.now += 30.0  # without a turn
+    driver.partition.attempts.stood_still(29.0)
+    driver.pass_time(0.0)
+    assert driver.partition.attempts.lost == 0
+    driver.pass_time(5.0)
+    driver.beat(1, [runs[0]])
+    driver.pass_time(4.1)
+    assert driver.partition.attempts.lost == 1, "the other worker is gone"
+    driver.finish(runs[0])
+
+
 def test_another_session_cannot_renew_a_lease() -> None:
     driver = Driver(lease_seconds=10.0)
     driver.add()

@@ -59,6 +59,8 @@ class Room:
         self.app = App("desk", node=self._url, surroundings=world.host("caller").surroundings)
         self.gate = asyncio.Event()
         self.began = asyncio.Event()
+        self.begun: list[int] = []
+        """The arguments of the calls of `gated`."""
 
     @property
     def _url(self) -> str:
@@ -93,6 +95,7 @@ class Room:
         return number
 
     async def gated(self, number: int) -> int:
+        self.begun.append(number)
         self.began.set()
         await self.gate.wait()
         return number
@@ -194,6 +197,26 @@ def test_a_brief_restart_is_not_noticed(shards: int) -> None:
         assert (await asyncio.gather(*running))[0] == 2
 
     in_a_world(main, shards)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 15.0, 300.0])
+def test_tasks_that_run_while_the_node_stands_still_are_not_given_out_again(seconds: float) -> None:
+    async def main(room: Room, _client: AsyncClient) -> None:
+        gated = room.app.handler("gated", retries=3)(room.gated)
+        async with room.app:
+            tasks = [await gated.enqueue(number) for number in range(3)]
+            await room.began.wait()
+            await asyncio.sleep(1)
+            room.node.host.pause()
+            await asyncio.sleep(seconds)
+            room.node.host.resume()
+            await asyncio.sleep(30)  # three leases
+            assert room.begun == [0, 1, 2]
+            room.gate.set()
+            assert [await task.result(timeout=10) for task in tasks] == [0, 1, 2]
+        assert room.begun == [0, 1, 2]
+
+    in_a_world(main)
 
 
 def test_a_query_whose_time_is_over_in_the_grace_is_told_the_reason() -> None:

@@ -416,6 +416,15 @@ class Attempts:
         while claims and next(iter(claims.values())).until <= now:
             claims.popitem(last=False)
 
+    def stood_still(self, seconds: float) -> None:
+        """Let leases, claims and the recovery last longer by the time for which the shard could
+        hear no worker: the attempts of a worker that lives must not be given out again."""
+        for task in self._own_tasks.leases.values():
+            task.lease_until += seconds
+        for sequence, claim in self.claims.items():
+            self.claims[sequence] = claim._replace(until=claim.until + seconds)
+        self._own_tasks.recovering_until += seconds
+
     # Other owners
 
     def _inherit(self, told: Inheritance) -> None:

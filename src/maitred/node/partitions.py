@@ -164,6 +164,12 @@ class Partitions(PartitionDriver):
         if self.lost_commits is not None:
             self.lost_commits.begin()
 
+    def stood_still(self, seconds: float) -> None:
+        """Extend the leases of attempts by the time for which the shard heard no heartbeat."""
+        self.shard.log.warning("the shard stood still", seconds=round(seconds, 1))
+        for owned in self.owned.values():
+            owned.partition.attempts.stood_still(seconds)
+
     @property
     def loading(self) -> list[PartitionKey]:
         """The partitions that are being loaded."""

@@ -39,6 +39,7 @@ from maitred.node.request_table import RequestTable
 from maitred.node.shard_requests import ShardRequests
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
+from maitred.node.standstill import StandstillWatch
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_lookups import TaskLookups
 from maitred.node.task_requests import TaskRequests
@@ -177,6 +178,7 @@ class Shard(RequestPlacement):
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
         self._partitions: Partitions | None = None
         self._relays: Relays | None = None
+        self._standstill: StandstillWatch | None = None
         self._handshakes = (
             None
             if tls is None
@@ -221,6 +223,7 @@ class Shard(RequestPlacement):
         timed = replace(self._surroundings, wall_clock=self.cluster_time)
         self._partitions = Partitions(self, store, timed)
         self._partitions.begin()
+        self._standstill = StandstillWatch(self.loop, self._partitions.stood_still)
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
@@ -334,6 +337,8 @@ class Shard(RequestPlacement):
         if self._handshakes is not None:
             self._handshakes.close()
         self.cancel_tasks()
+        if self._standstill is not None:
+            self._standstill.stop()
         if self._bearers is not None:
             self._bearers.close()
         if self._cluster_requests is not None:

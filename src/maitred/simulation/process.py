@@ -50,6 +50,15 @@ class ProcessLoop(Protocol):
     def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
         """Create a task of the process in whose context it will run."""
 
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        /,
+        *args: Any,  # noqa: ANN401
+        context: contextvars.Context | None = None,
+    ) -> object:
+        """Run the callback after all that is ready."""
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Report an error that no code awaits."""
 
@@ -127,6 +136,9 @@ class Process:
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
         this process only. None if the process gave none."""
         self.killed = False
+        self._timers_first = bool(number % 2)
+        """Whether the process runs timers that are due, and what they make ready, before it reads,
+        as uvloop does; asyncio's own loops read first. Every world has processes of both kinds."""
         self._loop = loop
         self._world_context = world_context
         self._trace = trace
@@ -178,17 +190,29 @@ class Process:
 
     def resume(self) -> None:
         """Let a paused process go on, as SIGCONT does: first come the callbacks that were ready,
-        then reads, then the timers that became due meanwhile."""
+        then reads and the timers that became due meanwhile, in the order of the process's loop."""
         if not self.paused or self.dead:
             return
         self.paused = self.halted = False
         self._trace.note(b"resume", self.number)
         ready, self.kept_ready = self.kept_ready, []
         timers, self.kept_timers = self.kept_timers, []
-        self._loop.give_back(ready, [])
-        for transport in list(self.transports):
-            transport.resume()
-        self._loop.give_back([], timers)
+        if self._timers_first:
+            self._loop.give_back(ready, timers)
+            # After the timers, and then after the callbacks that they made ready.
+            self._soon(self._soon, self._read_on)
+        else:
+            self._loop.give_back(ready, [])
+            self._read_on()
+            self._loop.give_back([], timers)
+
+    def _soon(self, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+        self._loop.call_soon(callback, *args, context=self._world_context)
+
+    def _read_on(self) -> None:
+        if not self.halted:
+            for transport in list(self.transports):
+                transport.resume()
 
     def _main_done(self, task: asyncio.Task[Any]) -> None:
         if self.dead:

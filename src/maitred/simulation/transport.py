@@ -230,7 +230,8 @@ class SimulatedTransport(_FlowControlMixin):
 
     def pause(self) -> None:
         """Leave in the window what arrives, and in the buffer what waits for room."""
-        self._stopped_reading, self._reading = self._reading, False
+        self._stopped_reading |= self._reading  # a process may be paused again before it reads
+        self._reading = False
 
     def resume(self) -> None:
         """Read and send on, from the next turn of the loop."""
