@@ -10,7 +10,7 @@ import pytest
 from maitred.errors import NotOwner, StoreUnavailable
 from maitred.matching.records import PartitionKey, Terms
 from maitred.membership.table import TIMELINE_VERSIONS
-from maitred.protocol.tasks import FAILED, Add, Describe, End, Finish, Finished
+from maitred.protocol.tasks import FAILED, Add, DeadLetters, Describe, End, Finish, Finished
 from maitred.store.fences import UNDONE_RANGES
 from tests.node.members import Town, in_town
 from tests.node.test_handover import OTHER, SESSION, add, finish, given_one, offer
@@ -222,6 +222,32 @@ def test_retries_are_restored_as_they_were() -> None:
 async def failed(town: Town, queue: str, given: Given) -> None:
     end = End(given.sequence, given.attempt, given.proof, FAILED, b"\xc3")
     assert await town.ask(Finish("shop", queue, 1, 0, 0, SESSION, [end])) == Finished([])
+
+
+def test_a_dead_letter_whose_retry_was_undone_is_tried_again_once() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (shard,) = town.of("a")
+        terms = Terms(retries=0, retention=3600.0)
+        await town.ask(Add("shop", queue, 1, 0, 0, 1, [b"1"], terms=terms))
+        given = await given_one(town, queue)
+        await failed(town, queue, given)
+        key = PartitionKey("shop", queue, 1, 0)
+        await town.until(lambda: bool(town.disk.contents.all()[key].dead))
+        assert town.disk.contents.all()[key].results[given.sequence].body
+        standby = town.disk.contents.copy()
+        await town.ask(DeadLetters("shop", queue, 1, 0, 0, "retry", [given.sequence]))
+        town.disk.fail_over(standby, 0.1)
+        await asyncio.sleep(0.2)
+        new_timeline(town)
+        await town.until(lambda: bool(logged(shard, RESTORED)))
+        found = town.disk.contents.all()[key]
+        await town.until(lambda: bool(found.later))
+        assert not found.dead, "an operator would have it run once more"
+        assert not found.results[given.sequence].body, "it has not failed for good"
+        assert await drained(town, queue) == [b"1"]
+
+    in_town(main)
 
 
 def test_a_store_that_fails_meanwhile_is_asked_again() -> None:

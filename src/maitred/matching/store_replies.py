@@ -37,7 +37,7 @@ from maitred.matching.task import (
 from maitred.matching.unread_segments import segment_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from maitred.errors import MaitredError
     from maitred.matching.attempts import Attempts
@@ -181,14 +181,20 @@ class StoreReplies:
             self._later.add(task)
         self._attempts.hear_what_was_told(task, now)
 
-    def restore(self, lost: Iterable[tuple[Record, float]], now: float) -> None:
+    def restore(
+        self, lost: Iterable[tuple[Record, float]], buried: Collection[int], now: float
+    ) -> None:
         """Take in tasks that the store had and has lost, each with the moment at which it is due,
-        and have them written again, under their old numbers, in rows of their own."""
+        and have them written again, under their old numbers, in rows of their own. Of those in
+        `buried` the store has the dead letter again, which is deleted with the result."""
         for record, due in lost:
             task = recalled(record, wall=self._ledger.wall, now=now, state=WAITING)
             task.due = task.ready = due
             self._own_tasks.opened_again(task)
             self._ledger.postpone(task, None, now)
+            if task.sequence in buried:
+                self._ledger.forget_result(task.sequence, now)
+                self._ledger.forget_dead(task.sequence, None, now)
             if not self._attempts.claimed(task, now):
                 self._later.add(task)
 

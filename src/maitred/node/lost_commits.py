@@ -96,6 +96,8 @@ class RestoredTasks(NamedTuple):
 
     kept: KeptTasks
     missing: list[QueueTask]
+    buried: frozenset[int]
+    """Those of which the store has a dead letter again: the retry of the dead letter was undone."""
 
 
 class LostCommits:
@@ -159,7 +161,8 @@ class LostCommits:
             return None
         # It still holds if this shard has to acquire the partition once more.
         kept.undone_at = acquired.range_id
-        return RestoredTasks(kept, await self._missing(key, kept.tasks))
+        missing = await self._missing(key, kept.tasks)
+        return RestoredTasks(kept, missing, await self._buried(key, missing))
 
     async def _missing(self, key: PartitionKey, tasks: Iterable[QueueTask]) -> list[QueueTask]:
         """Return the tasks that the store does not have."""
@@ -198,6 +201,14 @@ class LostCommits:
                 return True
         return False
 
+    async def _buried(self, key: PartitionKey, missing: Iterable[QueueTask]) -> frozenset[int]:
+        """Return the tasks of which the store has a dead letter. A retry has a row of its own."""
+        found = set()
+        for task in missing:
+            if task.segment is None and await self._store.dead_one(key, task.sequence) is not None:
+                found.add(task.sequence)
+        return frozenset(found)
+
     def restore(
         self, key: PartitionKey, acquired: Acquired, found: RestoredTasks, new: Partition
     ) -> None:
@@ -205,7 +216,7 @@ class LostCommits:
         now = self._partitions.loop.time()
         last = found.kept.last
         new.store_replies.restore(
-            [(last.ledger.record(task), _due(task)) for task in found.missing], now
+            [(last.ledger.record(task), _due(task)) for task in found.missing], found.buried, now
         )
         self.restored += len(found.missing)
         self._shard.log.warning(
