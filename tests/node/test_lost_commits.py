@@ -98,6 +98,37 @@ async def given_payload(town: Town, queue: str) -> bytes:
                 return bytes(given.payload)
 
 
+def test_a_second_failover_that_undoes_the_load_after_the_first_mixes_up_no_tasks() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (shard,) = town.of("a")
+        await town.ask(add(queue, b"1"))
+        standby = town.disk.contents.copy()
+        await town.ask(add(queue, b"2"))
+        town.disk.fail_over(standby.copy(), 0.1)
+        await asyncio.sleep(0.2)
+        new_timeline(town)
+        await town.until(lambda: len(logged(shard, RESTORED)) == 1)
+        undone = await town.ask(add(queue, b"3", b"4"))
+        # This standby has never heard of the first failover.
+        town.disk.fail_over(standby, 0.1)
+        await asyncio.sleep(0.2)
+        new_timeline(town)
+        await town.until(lambda: len(logged(shard, RESTORED)) == 2)
+        # Restored tasks have rows of their own, as delayed ones do: one number would be one row.
+        added = await town.ask(Add("shop", queue, 1, 0, 0, 1, [b"5", b"6", b"7"], delay=1.0))
+        assert added.first >> 32 == (undone.first >> 32) + UNDONE_RANGES
+        found = town.disk.contents.all()[PartitionKey("shop", queue, 1, 0)]
+        await town.until(lambda: found.backlog == 7)
+        assert await drained(town, queue) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+        await town.until(lambda: not found.backlog)
+        assert not any((*found.segments, found.marks, found.later))
+        owned = shard.partitions.owned[PartitionKey("shop", queue, 1, 0)]
+        assert not owned.partition.own_tasks.open_tasks
+
+    in_town(main)
+
+
 def test_an_owner_without_changes_notices_on_the_new_timeline() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")
