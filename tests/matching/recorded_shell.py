@@ -88,11 +88,14 @@ class Question:
     def __init__(self, done: Done, recalled: Callable[[Question], None]) -> None:
         self.done = done
         self._recalled = recalled
+        self.is_given_up = self.is_recalled = False
 
     def give_up(self) -> None:
-        """Do nothing: the driver forgets the question."""
+        """Note it: no answer may arrive any more."""
+        self.is_given_up = True
 
     def recall(self) -> None:
+        self.is_recalled = True
         self._recalled(self)
 
 

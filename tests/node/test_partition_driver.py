@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from maitred.errors import Cancelled, StoreUnavailable, Unavailable
+from maitred.errors import Cancelled, ConnectionLost, StoreUnavailable, Unavailable
 from maitred.matching.effects import Foreign
 from maitred.node.task_effects import READ_RETRY_SECONDS
 from maitred.protocol.queries import Allocate
-from maitred.protocol.tasks import RETURNED, Counts, End, Finish, Forward, Forwarded, Offer, Offered
+from maitred.protocol.tasks import (
+    RETURNED,
+    Counts,
+    End,
+    Finish,
+    Forward,
+    Forwarded,
+    Given,
+    Offer,
+    Offered,
+)
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Forwarding
 from tests.matching.driver import Driver, session_of
+
+if TYPE_CHECKING:
+    from tests.matching.recorded_shell import Question
 
 COUNTS = PartitionCounts(3, 3, 7)
 KEY = ("shop", "mails", 1)
@@ -105,6 +119,61 @@ def test_a_partition_that_is_let_go_drops_its_timer_and_its_questions() -> None:
     assert driver.owned.asked == {}
     assert driver.next_look == inf
     assert isinstance(asked.value, Unavailable)
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_task_for_an_offer_of_a_partition_that_was_let_go_returns(is_answered: bool) -> None:
+    """The parent's answer is on its way when the partition is let go, and must not be dropped."""
+    driver = child()
+    asked = driver.offer(4, seconds=1.0)
+    driver.pass_time(1.0 if is_answered else 0.01)
+    assert asked.answered == is_answered
+    question = cast("Question", driver.owned.asked[asked.offer])
+    driver.driving.lost(driver.key, Unavailable("another shard has it"))
+    assert question.is_recalled
+    assert not question.is_given_up
+    question.done(Offered([Given(1, 77, 2, b"proof", 0.0, b"", 0.1)], 0.0, 0, 0.0))
+    driver.shell.loop.run()
+    assert len(asked.answers) == 1
+    end = End(77, 2, b"proof", RETURNED)
+    assert driver.shell.asked[1:] == [Finish(*KEY, 1, 0, session_of(4), [end])]
+
+
+def test_what_the_parent_gave_in_the_turn_in_which_the_partition_is_let_go_arrives() -> None:
+    driver = child()
+    asked = driver.offer(4)
+    driver.pass_time(0.01)
+    given = Given(1, 77, 2, b"proof", 0.0, b"foreign", 0.1)
+    driver.parent_answers(asked.offer, Offered([given], 0.0, 0, 0.0))
+    driver.driving.lost(driver.key, Unavailable("another shard has it"))
+    driver.shell.loop.run()
+    (run,) = asked.value
+    assert (run.origin, run.sequence, run.payload) == (1, 77, b"foreign")
+    assert len(driver.shell.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [(Forwarded(session_of(9), "worker 9"), session_of(9)), (ConnectionLost("gone"), "lost")],
+)
+def test_a_child_hears_of_its_task_though_the_partition_is_let_go_in_that_turn(
+    outcome: Forwarded | ConnectionLost, told: object
+) -> None:
+    driver = Driver(partition=1, counts=PartitionCounts(6, 6, 1), forwarding=Forwarding(children=2))
+    task = driver.visit(55, origin=5)
+    driver.parent_answers(task, outcome)
+    driver.driving.lost(driver.key, Unavailable("another shard has it"))
+    assert driver.visitors[task].value == told
+
+
+def test_a_partition_is_not_idle_while_the_parent_may_give_its_offer_a_task() -> None:
+    driver = child()
+    driver.offer(seconds=1.0)
+    driver.pass_time(1.0)
+    assert len(driver.passed_offers) == 1
+    assert not driver.partition.idle
+    driver.answer_offer()
+    assert driver.partition.idle
 
 
 def test_a_read_that_fails_is_repeated_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,10 @@ SEEDS: dict[str, tuple[int, ...]] = {
         4,
         5042,  # A partition was let go while it was handed over, with a task on its way up.
     ),
-    "crashes": (4,),
+    "crashes": (
+        4,
+        61469,  # A partition was let go as idle while its parent gave a task to its last offer.
+    ),
     "frozen": (
         4,
         5000,  # A partition between child and root was let go as idle, with a task on its way up.

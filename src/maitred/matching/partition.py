@@ -296,6 +296,7 @@ class Partition(PartitionState):
         """Whether the partition can be let go without a loss."""
         return not (
             self.is_used
+            or self.tree.offers_away  # the parent may have given one of them a task
             or self.ledger.pending
             or self.ledger.under_way
             or len(self.results.outcomes)
@@ -364,6 +365,8 @@ class Partition(PartitionState):
         tokens, and answers the tickets with `Ticket.last_word`."""
         waiting = self.offers.unanswered()
         tokens: list[Token] = [offer.token[0] for offer in waiting if offer.shared is None]
+        for offer in waiting:
+            self.offers.close(offer)  # what the parent gives to it now is returned
         tokens += self.tree.leave()
         tokens += [one.token for one in self.heartbeats.waiting.values()]
         tokens += self.allocator.tokens()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from maitred.errors import NotOwner, OutcomeUnknown
 from maitred.matching import effects
 from maitred.matching.shared_supplies import SharedSupplies
+from maitred.matching.slots import WaitingOffer
 from maitred.node.query_effects import QueryEffects
 from maitred.node.task_effects import TaskEffects
 from maitred.node.tree_effects import TreeEffects
@@ -38,7 +39,9 @@ USUAL_COUNTS: Final = PartitionCounts()
 ANSWERS: Final = (
     effects.NothingFor,
     effects.Settle,
+    effects.VisitorTaken,
     effects.VisitorUnwanted,
+    effects.VisitorLost,
     effects.GiveBack,
     effects.Tell,
     effects.RefuseToTell,
@@ -121,6 +124,8 @@ class PartitionDriver:
                     self._drive(owned, now)
                 except Exception as fault:  # noqa: BLE001 - the others have their turn
                     self.failed(owned, fault)
+            elif owned.partition.effects:
+                self._return_tasks(owned)
         if self.gave:
             self._answer_shared_offers(now)
         if self.supplies.returned:
@@ -274,15 +279,31 @@ class PartitionDriver:
     def _let_go(self, owned: Owned, problem: MaitredError) -> None:
         if owned.timer is not None:
             owned.timer.cancel()
-        for asked in owned.asked.values():
-            asked.give_up()
-        owned.asked = {}
-        for effect in owned.partition.effects:
+        questions, owned.asked = owned.asked, {}
+        for about, asked in questions.items():
+            if isinstance(about, WaitingOffer):
+                # The parent may have given the offer a task: the answer is on the way, and must
+                # not be dropped. `_return_tasks` sends the task back.
+                asked.recall()
+            else:
+                asked.give_up()
+        for effect in owned.partition.take_effects():
             if isinstance(effect, ANSWERS):
                 self._carry_out[type(effect)](owned, effect)
+            elif isinstance(effect, effects.Give) and (effect.foreign or effect.reserved_above):
+                # Other partitions gave these tasks and slots, and their owners have leased them.
+                above = effect._replace(tasks=[], reserved=())
+                self._carry_out[effects.Give](owned, above)
         self.supplies.forget_at(owned.key)
         tokens, tickets = owned.partition.leave()
         for held in tokens:
             held.refuse(problem)
         for ticket in tickets:
             ticket.token(owned, ticket.last_word(problem))
+
+    def _return_tasks(self, owned: Owned) -> None:
+        """Return the tasks that the parent had given to an offer of a partition that was let go
+        meanwhile. Everything else that such a partition wants is for its next owner to do."""
+        for effect in owned.partition.take_effects():
+            if isinstance(effect, effects.GiveBack):
+                self._carry_out[effects.GiveBack](owned, effect)
