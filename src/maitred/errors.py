@@ -290,7 +290,7 @@ class Unavailable(MaitredError, ConnectionError, code="unavailable", retry=SOON)
 
 class NodeUnreachable(Unavailable, code="node-unreachable", retry=LATER):
     """The node that owns the queue, or the shard of it, has been away for longer than the client's
-    `away_seconds`; nothing was done."""
+    `away_seconds`, or `takeover_seconds` in a cluster; nothing was done."""
 
 
 class NoWorker(Unavailable, code="no-worker", retry=LATER):

@@ -40,6 +40,7 @@ class FakePool:
     node: HostPort
     identity: str | None = None
     connected: bool = False
+    stalled: bool = False
     wavers: bool = False
     member: str = ""
     closed: bool = False

@@ -6,7 +6,12 @@ from random import Random
 
 import pytest
 
-from maitred.client.retries import CLUSTER_LONGEST_SECONDS, may_retry, retry_delay
+from maitred.client.retries import (
+    CLUSTER_LONGEST_SECONDS,
+    may_retry,
+    patience_seconds,
+    retry_delay,
+)
 from maitred.errors import (
     ConnectionLost,
     Draining,
@@ -63,6 +68,27 @@ def test_what_may_have_been_done_is_repeated_only_if_that_is_safe() -> None:
     for problem, expected in ((ConnectionLost("lost"), False), (NotOwner("not mine"), True)):
         told = may_retry(message, problem, SETTINGS, tries=1, fails_seconds=0.0, in_cluster=True)
         assert told is expected
+
+
+def test_a_takeover_is_waited_for_longer_than_a_restart() -> None:
+    settings = ClientSettings(retries=3, away_seconds=2.0, takeover_seconds=10.0)
+
+    def is_again(seconds: float, *, awaits_takeover: bool) -> bool:
+        return may_retry(
+            ECHO,
+            Unavailable("The owner cannot be reached."),
+            settings,
+            tries=4,
+            fails_seconds=seconds,
+            in_cluster=True,
+            awaits_takeover=awaits_takeover,
+        )
+
+    assert is_again(9.0, awaits_takeover=True)
+    assert not is_again(10.0, awaits_takeover=True)
+    assert not is_again(3.0, awaits_takeover=False)
+    longer = ClientSettings(away_seconds=60.0, takeover_seconds=10.0)
+    assert patience_seconds(longer, awaits_takeover=True) == 60.0
 
 
 def test_a_pause_in_a_cluster_is_short() -> None:

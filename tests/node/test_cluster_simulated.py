@@ -15,6 +15,7 @@ from maitred.logs import silent
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.node.remote_peer import (
     CONNECT_SECONDS,
+    FRESH_SECONDS,
     PROBE_SECONDS,
     QUIET_SECONDS,
     WAIT_SECONDS,
@@ -206,6 +207,49 @@ def test_requests_that_wait_behind_a_cut_go_to_the_next_owner() -> None:
         assert seconds < 0.6
 
     played(3, play)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_request_is_not_sent_on_a_link_that_gives_no_sign_of_life(*, moves: bool) -> None:
+    """A frozen node would keep it. A client may know the next view sooner than this node."""
+
+    async def play(scene: Scene) -> None:
+        scene.adopt(scene.view(1, 1))
+        await scene.ask(0, echo())  # there is a link
+        await asyncio.sleep(FRESH_SECONDS)
+        (accepted,) = scene.shards[1].connections
+        scene.world.network.partition(["node0", "node2"], ["node1"])
+        asking = [asyncio.create_task(scene.ask(0, echo(b"%d" % one))) for one in range(5)]
+        await asyncio.sleep(0.5)
+        assert not any(one.done() for one in asking)
+        if moves:
+            scene.adopt(scene.view(2, 2), 0, 2)
+        else:
+            scene.world.network.heal()
+        for number, one in enumerate(asking):
+            outcome, seconds = await one
+            assert outcome == Echoed(b"%d" % number, 2 if moves else 1)
+            assert seconds < (0.6 if moves else PROBE_SECONDS)
+        if not moves:
+            assert list(scene.shards[1].connections) == [accepted]
+
+    played(3, play)
+
+
+def test_requests_that_wait_for_a_sign_of_life_are_refused_as_not_done() -> None:
+    async def play(scene: Scene) -> None:
+        scene.adopt(scene.view(1, 1))
+        await scene.ask(0, echo())
+        await asyncio.sleep(FRESH_SECONDS)
+        scene.world.network.partition(["node0"], ["node1"])
+        outcome, seconds = await scene.ask(0, echo())
+        assert type(outcome) is Unavailable
+        assert seconds <= PROBE_SECONDS + CONNECT_SECONDS + 1
+        scene.world.network.heal()
+        outcome, _ = await scene.ask(0, echo())
+        assert outcome == Echoed(b"x", 1)
+
+    played(2, play)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
+from maitred.protocol.requests import PartitionRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,6 +61,11 @@ class CallNode(Protocol):
         """The node's host and port, as the address spells them."""
 
     @property
+    def awaits_takeover(self) -> bool:
+        """Whether the node does not answer, and other members of the cluster are about to take over
+        its partitions."""
+
+    @property
     def description(self) -> Description | None:
         """The node's last description of itself; None before the first handshake."""
 
@@ -84,8 +90,12 @@ class CallNode(Protocol):
     def submit(self, call: Call, now: float) -> None:
         """Send the call, or queue it; raises if neither is possible."""
 
-    def is_away(self, shard: int, now: float) -> bool:
-        """Return whether the shard has been without connection for longer than a restart takes."""
+    def is_silent(self, shard: int) -> bool:
+        """Return whether calls for the shard wait for a sign of life."""
+
+    def is_away(self, shard: int, now: float, seconds: float | None = None) -> bool:
+        """Return whether the shard has been without connection for longer than `seconds`; by
+        default, for longer than a restart takes."""
 
     def unreachable(self, shard: int, now: float, said: str = "") -> NodeUnreachable:
         """Return the error for a request to a shard that is away."""
@@ -132,6 +142,16 @@ class Call:
         self.stream = -1
         self.sent_at = 0.0
 
+    @property
+    def awaits_takeover(self) -> bool:
+        """Whether other members of the cluster are about to take over its partition, because the
+        owner does not answer."""
+        return (
+            self.pool is not None
+            and isinstance(self.message, PartitionRequest)
+            and self.pool.awaits_takeover
+        )
+
     # Waiting
 
     def wait_in(self, line: OrderedDict[Call, None], room: WaitingRoom) -> None:
@@ -156,7 +176,15 @@ class Call:
         """Its time is over, and it was never sent."""
         is_in_turn = self.pool is None or self.line is not self.pool.line
         self.stop_waiting()
-        if is_in_turn or self.pool is None:
+        if self.pool is not None and is_in_turn and self.pool.is_silent(self.shard):
+            self.fail(
+                Unavailable(
+                    f"{self.pool.name} does not answer, and the cluster has not declared it dead "
+                    "in time. The request was not sent.",
+                    remedy="Try again, with more time: the other nodes take over what it owns.",
+                )
+            )
+        elif is_in_turn or self.pool is None:
             self.fail(
                 DeadlineExceeded(
                     "The time was over before it was the request's turn; it was not sent.",

@@ -16,7 +16,7 @@ from maitred.client.long_poll import GRACE_SECONDS, LongPoll
 from maitred.client.pool import Pool
 from maitred.client.query_calls import Stream, read_any_rows, read_anything, written
 from maitred.client.query_gateway import QueryGateway
-from maitred.client.retries import may_retry, retry_delay
+from maitred.client.retries import may_retry, patience_seconds, retry_delay
 from maitred.client.router import SILENT_SECONDS, Router, closed
 from maitred.client.statistics import NodeView, Statistics, Unreachable, summed
 from maitred.client.timeouts import checked_timeout
@@ -244,8 +244,9 @@ class AsyncClient:
         The message's `timeout_milliseconds` is set to what is left when it is sent. What belongs to
         a shard instead of a partition goes to the `node` of that address or identity. A request
         that is `patient` waits for a node that is away until its time is over; others are refused
-        when the node has been away for the setting `away_seconds`. With `first`, it goes to the
-        shard that this earlier request was sent to.
+        when the node has been away for the setting `away_seconds`, or for `takeover_seconds` while
+        other members of its cluster are connected. With `first`, it goes to the shard that this
+        earlier request was sent to.
         """
         loop = self._loop
         router = self._router
@@ -420,7 +421,7 @@ class AsyncClient:
             and not call.patient
             and isinstance(problem, Unavailable)
             and not isinstance(problem, NoWorker)
-            and pool.is_away(call.shard, now)
+            and pool.is_away(call.shard, now, self._patience(call))
             and not self._router.has_moved(call)
         ):
             return pool.unreachable(call.shard, now, problem.sentence)
@@ -432,9 +433,13 @@ class AsyncClient:
         pool, shard, _ = router.route((*queue, 0))
         # In a cluster the partition soon has another owner, which a newer view will name.
         may_move = self.clustered or (len(router.pools) > 1 and not router.nodes.settled)
-        if not pool.lacks(shard) or (may_move and not pool.is_away(shard, now)):
+        patience = patience_seconds(self.settings, awaits_takeover=pool.awaits_takeover)
+        if not pool.lacks(shard) or (may_move and not pool.is_away(shard, now, patience)):
             return None
         return pool.unreachable(shard, now)
+
+    def _patience(self, call: Call) -> float:
+        return patience_seconds(self.settings, awaits_takeover=call.awaits_takeover)
 
     async def _before_next_try(
         self, call: Call, problem: MaitredError, tries: int, failed_at: float
@@ -448,6 +453,7 @@ class AsyncClient:
             tries=tries,
             fails_seconds=now - failed_at,
             in_cluster=self.clustered,
+            awaits_takeover=call.awaits_takeover,
         )
         if not again:
             raise problem

@@ -5,6 +5,11 @@ make room. A connection that has been silent for a while is probed with OPTIONS,
 do; if the probe is not answered, the connection is closed. It is probed sooner if nothing has
 arrived since a request was sent, and at once if that request expired: the network is broken, or the
 node hangs. A long poll causes one such probe.
+
+In a cluster the other members take over the partitions of a node that does not answer. There a
+connection is probed within half a second, and while a probe is unanswered the connection is
+*stalled*: requests stay in its line, because the outcome of a request that is sent to a frozen node
+is unknown, and one that was not sent can go to the next owner. Whatever arrives ends this.
 """
 
 from __future__ import annotations
@@ -57,6 +62,21 @@ _LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
 FAREWELL_SECONDS: Final = 2.0
 """Seconds in which the node has to close its end after the client closed its own."""
 
+MEMBER_SILENCE_SECONDS: Final = 0.5
+"""A connection to a member of a cluster, of which other members are connected, gets a probe if it
+owes an answer and was silent for this long. Answers to tasks take milliseconds, so that only long
+polls cause such probes, one each."""
+
+STALL_SECONDS: Final = 0.25
+"""A connection to such a member is stalled when a probe is unanswered for this long. The node
+answers a probe in the turn of its loop in which it arrives. A node that is only late loses nothing:
+the requests that wait are sent with the first bytes that come from it."""
+
+LEFT_SECONDS: Final = 1.0
+"""A connection to a node that left the cluster is closed if requests are in flight and nothing
+arrives for this long although the node was probed: the others have declared it dead. A node that
+was drained has answered everything before it left."""
+
 
 class ConnectionOwner(Protocol):
     """Uses a connection after its handshake, and is told what happens to it."""
@@ -73,6 +93,14 @@ class ConnectionOwner(Protocol):
 
     def asked_for_view(self) -> None:
         """Note that the node has sent its view, or has none."""
+
+    def stalls(self, connection: Connection) -> None:
+        """Note that the connection does not answer a probe."""
+
+    @property
+    def has_deputies(self) -> bool:
+        """Whether other members of the cluster are connected, which take over the partitions of
+        this node if it does not answer."""
 
 
 class Connection(Caller):
@@ -100,6 +128,7 @@ class Connection(Caller):
         "pool",
         "retired",
         "shard",
+        "stalled",
     )
 
     description: Description
@@ -136,6 +165,9 @@ class Connection(Caller):
         self.retired = False
         """Whether it gets no new calls, and closes when the last one is answered."""
         self.last_words: MaitredError | None = None
+        self.stalled = False
+        """Whether calls stay in the line: the node has not answered a probe, and other members of
+        the cluster will take over its partitions if it does not come back."""
 
     def __repr__(self) -> str:
         shard = self.shard if self.shard >= 0 else "?"
@@ -233,7 +265,7 @@ class Connection(Caller):
 
     def submit(self, call: Call, now: float, room: WaitingRoom) -> None:
         """Send the call, or queue it."""
-        if self.line or len(self.pending) >= self.calls_max:
+        if self.line or self.stalled or len(self.pending) >= self.calls_max:
             call.wait_in(self.line, room)
         else:
             self.send_call(call, now)
@@ -278,6 +310,7 @@ class Connection(Caller):
     def frames_received(self, frames: list[Frame], now: float) -> None:
         if self.pool is None:
             frames = self._without_last_words(frames)
+        self.stalled = False
         super().frames_received(frames, now)
         if self.line:
             self._serve_line()
@@ -299,6 +332,26 @@ class Connection(Caller):
         self.retired = True
         if not self.pending:
             self.finish()
+
+    def leave(self) -> None:
+        """Accept no more calls: the node is not in the cluster any more. Wait for the answers that
+        it owes only if it still answers."""
+        self.retire()
+        if self.closing:
+            return
+        if self.stalled:
+            self._abandon_node()
+        else:
+            self.probe()
+            self.loop.call_later(LEFT_SECONDS, self._look_after_leaving, self.arrived_at)
+
+    def _look_after_leaving(self, arrived_at: float) -> None:
+        if self.arrived_at <= arrived_at and not self.closing:
+            self._abandon_node()
+
+    def _abandon_node(self) -> None:
+        self.hung = True
+        self.fail(ConnectionLost("it is silent, and the cluster has declared the node dead"))
 
     def finish(self) -> None:
         """Send an end of file; abort if the node does not close its end, too."""
@@ -387,21 +440,36 @@ class Connection(Caller):
         self._heartbeat = None
         now = self.loop.time()
         silence = self._settings.silence_seconds
+        if self.pool is not None and self.pool.has_deputies:
+            silence = min(silence, MEMBER_SILENCE_SECONDS)
         due = self.arrived_at + self._heartbeat_seconds
         owes = self.asked_at >= self.arrived_at and self.in_flight
+        look_at = now + silence
         if now >= due or (owes and now >= self.arrived_at + silence):
             self.probe()
             due = now + self._heartbeat_seconds
+        elif owes:
+            look_at = self.arrived_at + silence
         if not self.closing:
-            self._heartbeat = self.loop.call_at(min(due, now + silence), self._look_at_silence)
+            self._heartbeat = self.loop.call_at(min(due, look_at), self._look_at_silence)
 
     def probe(self) -> None:
         """Send OPTIONS; without an answer in time, `_Probe` closes the connection."""
         if self._probing or self.closing:
             return
         self._probing = True
-        deadline = self.loop.time() + self._settings.heartbeat_timeout_seconds
+        now = self.loop.time()
+        deadline = now + self._settings.heartbeat_timeout_seconds
         self.ask(Opcode.OPTIONS, b"", _Probe(self), deadline)
+        if self.pool is not None and self.pool.has_deputies:
+            self.loop.call_later(STALL_SECONDS, self._look_at_probe, now)
+
+    def _look_at_probe(self, probed_at: float) -> None:
+        """Stall if nothing has arrived since the probe was sent."""
+        if self._probing and self.arrived_at <= probed_at and not self.closing:
+            self.stalled = True
+            if self.pool is not None:
+                self.pool.stalls(self)
 
     def probed(self) -> None:
         """Note that a probe was answered."""

@@ -196,12 +196,24 @@ class NodePools:
         return usable[self._turn % len(usable)]
 
     def _usable(self) -> list[Pool]:
-        """Return the connected pools, if possible only those of active members."""
+        """Return the connected pools, if possible only those of active members that answer."""
         connected = [pool for pool in self.current.values() if pool.by_shard]
         if self.view is None:
             return connected
+        connected = [pool for pool in connected if not pool.stalled] or connected
         active = {member.id for member in self.view.active}
         return [pool for pool in connected if pool.member in active] or connected
+
+    def has_deputies(self, pool: Pool) -> bool:
+        """Return whether an active member other than the pool's is connected."""
+        if self.view is None:
+            return False
+        return any(
+            (other := self.by_member.get(member.id)) is not None
+            and other is not pool
+            and other.connected
+            for member in self.view.active
+        )
 
     # Views
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from maitred.client.connection_attempt import Refused, connect
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
+from maitred.client.retries import patience_seconds
 from maitred.client.statistics import (
     NodeStatistics,
     NodeView,
@@ -91,6 +92,10 @@ class CallRouter(Protocol):
     def news(self) -> None:
         """Note that a connection was opened, failed or ended, or that a node was asked for its
         view."""
+
+    def has_deputies(self, pool: Pool) -> bool:
+        """Return whether other members of the cluster are connected, which take over the partitions
+        of the pool's node if it does not answer."""
 
 
 class Loss(NamedTuple):
@@ -180,8 +185,12 @@ class Pool:
         if connection is None:
             if not self.by_shard and isinstance(self.problem, HOPELESS):
                 raise type(self.problem)(self.problem.sentence, remedy=self.problem.remedy)
-            if not call.patient and self.lacks(call.shard) and self.is_away(call.shard, now):
-                raise self.unreachable(call.shard, now)
+            if not call.patient and self.lacks(call.shard):
+                patience = patience_seconds(
+                    self._terms.settings, awaits_takeover=call.awaits_takeover
+                )
+                if self.is_away(call.shard, now, patience):
+                    raise self.unreachable(call.shard, now)
             if not self.by_shard:
                 call.wait_in(self.line, self.room)
                 if self._patience is None:
@@ -226,8 +235,38 @@ class Pool:
         loss = self._lost.get(shard)
         return loss is not None and loss.hung
 
-    def is_away(self, shard: int, now: float) -> bool:
-        """Return whether the shard has been without connection for longer than a restart takes."""
+    @property
+    def stalled(self) -> bool:
+        """Whether no request can be sent to the node just now: it has no connection, or each one
+        waits for a sign of life."""
+        return all(connection.stalled for connection in self.by_shard.values())
+
+    @property
+    def has_deputies(self) -> bool:
+        """Whether other members of the cluster are connected, which take over the partitions of
+        this node if it does not answer."""
+        return self._terms.settings.takeover_seconds > 0 and self._router.has_deputies(self)
+
+    @property
+    def awaits_takeover(self) -> bool:
+        """Whether the node does not answer, and other members of the cluster are about to take over
+        its partitions."""
+        return self.stalled and not self.closed and self.has_deputies
+
+    def stalls(self, connection: Connection) -> None:
+        """Find out whether the whole node is silent, or only the shard of this connection."""
+        for other in self.by_shard.values():
+            if other is not connection:
+                other.probe()
+
+    def is_silent(self, shard: int) -> bool:
+        """Return whether calls for the shard wait for a sign of life."""
+        connection = self.by_shard.get(shard)
+        return connection is not None and connection.stalled
+
+    def is_away(self, shard: int, now: float, seconds: float | None = None) -> bool:
+        """Return whether the shard has been without connection for longer than `seconds`; by
+        default, for longer than a restart takes."""
         if shard in self.by_shard:
             return False
         heard_at = self._heard_at
@@ -236,7 +275,8 @@ class Pool:
             if loss is None:
                 return False
             heard_at = loss.heard_at
-        return now - heard_at + TIMER_SLACK_SECONDS >= self._terms.settings.away_seconds
+        limit = self._terms.settings.away_seconds if seconds is None else seconds
+        return now - heard_at + TIMER_SLACK_SECONDS >= limit
 
     def unreachable(self, shard: int, now: float, said: str = "") -> NodeUnreachable:
         """Return the error for a request to a shard that is away. `said` is the reason that another
@@ -480,9 +520,10 @@ class Pool:
         self.by_shard = {}
         waiting = [*self.line, *(call for one in connections for call in one.line)]
         self._retired.update(dict.fromkeys(connections))
-        for connection in connections:
-            connection.retire()
+        # Before connections end, which would dispatch the calls in their lines once more.
         self.resubmit(waiting)
+        for connection in list(self._retired):
+            connection.leave()
         if not self._retired:
             self._router.closed_last(self)
 
@@ -546,8 +587,9 @@ class Pool:
         return NodeStatistics(address=self.name, shards=tuple(listed), **summed(listed))
 
 
-def _in_flight(connection: Connection) -> int:
-    return connection.in_flight
+def _in_flight(connection: Connection) -> tuple[bool, int]:
+    """Return by what the best connection for a forwarded call is chosen."""
+    return connection.stalled, connection.in_flight
 
 
 def _homes(description: Description) -> Homes:

@@ -138,6 +138,7 @@ class Router:
             if (
                 connection is not None
                 and not connection.line
+                and not connection.stalled
                 and len(connection.pending) < connection.calls_max
             ):
                 connection.send_call(call, now)  # as nearly all do
@@ -320,6 +321,11 @@ class Router:
                 for receiver in list(connection.pending.values()):
                     if _can_move(receiver) and receiver.pool is pool:
                         receiver.move()
+
+    def has_deputies(self, pool: Pool) -> bool:
+        """Return whether other members of the cluster are connected, which take over the partitions
+        of the pool's node if it does not answer."""
+        return self.nodes.has_deputies(pool)
 
     def disconnected(self) -> None:
         """Note that a pool has lost its last connection."""

@@ -45,6 +45,10 @@ QUEUES_MAX: Final = 10_000
 RETRY_SECONDS: Final = 1.0
 """The pause between two attempts to find a node; each attempt has a backoff of its own."""
 
+TAKEOVER_LEASES: Final = 2
+"""How long requests wait for the partitions of a node that does not answer, in leases of the
+cluster, while other nodes are connected: these declare it dead after one lease and the votes."""
+
 COME_BACK_SECONDS: Final = 1.0
 """The longest pause before the gateway connects again to a node that it lost."""
 
@@ -142,6 +146,7 @@ class Gateway:
                     members=self._members,
                     backoff_longest_seconds=COME_BACK_SECONDS,
                     away_seconds=self.settings.gateway.away_seconds,
+                    takeover_seconds=TAKEOVER_LEASES * self.settings.cluster.lease_seconds,
                 )
                 break
             except MaitredError as problem:

@@ -10,6 +10,11 @@ again or declared dead soon; the requests that wait are placed again when the vi
 
 A network that loses everything closes no connection. So a link on which nothing arrives while
 requests are in flight is probed with OPTIONS; if the probe is not answered, the link is closed.
+
+Before a request is sent on a link that has been silent for a moment, the link is probed as well,
+and the request waits for a sign of life. A frozen node would otherwise keep the request, and
+its outcome would be unknown, although another node owns the partition by the next view. This also
+covers a client that has that view sooner than this node.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from maitred import __version__
 from maitred.errors import ConnectionLost, MaitredError, ProtocolViolation
 from maitred.logs import OccasionalWarning
 from maitred.node.peer_link import PeerLink
-from maitred.node.peers import Peer
+from maitred.node.peers import WAITING_MAX, Peer, WaitingForLink
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, agree
 from maitred.protocol.frames import HANDSHAKE_FRAME_BYTES, Frame, Opcode
@@ -36,7 +41,9 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.membership.view import ClusterMember
+    from maitred.node.dispatched import Dispatched
     from maitred.node.peers import PeerShard
+    from maitred.protocol.messages import AnyRequest
 
 CONNECT_SECONDS: Final = 2.0
 """How long connecting may take, with the handshake: longer than the kernel waits before it repeats
@@ -52,6 +59,10 @@ takes to restart a shard, or to notice that a node has died."""
 QUIET_SECONDS: Final = 2.0
 """A link with requests in flight is probed when nothing has arrived for this long. A long poll
 causes such probes as well."""
+
+FRESH_SECONDS: Final = 0.5
+"""A link on which nothing has arrived for this long gives no sign of life. A request then waits for
+one: a round trip, if the other node is well."""
 
 IDLE_SECONDS: Final = 10.0
 """A link without requests in flight is probed at this interval, so that the other end sees that
@@ -102,10 +113,11 @@ class _HandshakeReply:
 class RemoteLink(PeerLink):
     """The link to a shard of another node."""
 
-    __slots__ = ("_probe", "_proven")
+    __slots__ = ("_probe", "_proven", "_remote")
 
     def __init__(self, peer: RemotePeer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(peer, loop, HANDSHAKE_FRAME_BYTES)
+        self._remote = peer
         self._proven = False
         self._probe: SilenceTimer | None = None
 
@@ -156,13 +168,23 @@ class RemoteLink(PeerLink):
     def look(self, now: float) -> None:
         """Probe the link if it is silent."""
         quiet = now - self.arrived_at
-        if self._probe is not None or quiet < (QUIET_SECONDS if self.pending else IDLE_SECONDS):
-            return
-        try:
-            self.ask(Opcode.OPTIONS, b"", self, inf)
-        except MaitredError:
-            return  # all streams are in use; it is tried again in a second
-        self._probe = SilenceTimer(self.loop, PROBE_SECONDS, self._hangs)
+        if quiet >= (QUIET_SECONDS if self.pending else IDLE_SECONDS):
+            self.probe()
+
+    def probe(self) -> bool:
+        """Ask for a sign of life; return False if all streams are in use."""
+        if self._probe is None:
+            try:
+                self.ask(Opcode.OPTIONS, b"", self, inf)
+            except MaitredError:
+                return False
+            self._probe = SilenceTimer(self.loop, PROBE_SECONDS, self._hangs)
+        return True
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:
+        super().frames_received(frames, now)
+        if self._proven:
+            self._remote.heard(self)
 
     def _hangs(self) -> None:
         self.fail(ConnectionLost("The shard has been silent for too long."))
@@ -207,6 +229,28 @@ class RemotePeer(Peer):
     def connected(self) -> bool:
         """Whether there is a link."""
         return self._link is not None
+
+    def forward(self, work: Dispatched, message: AnyRequest, deadline: float) -> None:
+        link, now = self._link, self._loop.time()
+        # Behind a request that waits the next one waits as well: they keep their order.
+        is_fresh = link is None or (now - link.arrived_at < FRESH_SECONDS and not self._waiting)
+        if is_fresh or not isinstance(link, RemoteLink) or not link.probe():
+            super().forward(work, message, deadline)
+        elif len(self._waiting) >= WAITING_MAX:
+            work.stop(self._overloaded())
+        else:
+            self._waiting.append(WaitingForLink(work, message, deadline, now))
+
+    def heard(self, link: RemoteLink) -> None:
+        """Send the requests that wait for a sign of life."""
+        if self._waiting and self._link is link and not link.closing:
+            for one in self.take_waiting():
+                self._pass_on(link, one.work, one.message, one.deadline)
+
+    def link_ended(self, link: PeerLink) -> None:
+        super().link_ended(link)
+        if self._waiting and self._link is None and self._connecting is None:
+            self._connecting = self._loop.create_task(self._connect())
 
     def look(self, now: float) -> None:
         if isinstance(self._link, RemoteLink):

@@ -98,8 +98,16 @@ class ClientSettings(Schema, frozen=True):
     when the node was last heard from, so only requests at the beginning of an outage wait. Requests
     of a worker, and waiting for a task's result, are not refused but wait."""
 
+    takeover_seconds: Advanced[Wait] = 10.0
+    """How long a node of a cluster may be away before requests for its partitions are refused at
+    once with `node-unreachable`, while other nodes of the cluster are connected and unless
+    `away_seconds` is longer. Until then requests wait for the others to declare the node dead and
+    take over what it owns. That takes `cluster.lease_seconds` (5), and a heartbeat or two for the
+    votes; the default is twice the lease. With 0, nothing is held back from a silent node."""
+
     silence_seconds: Advanced[Seconds] = 2.0
-    """A connection that owes an answer and was silent for this long gets a heartbeat."""
+    """A connection that owes an answer and was silent for this long gets a heartbeat. In a cluster
+    of which other nodes are connected, half a second is enough."""
 
     heartbeat_seconds: Advanced[Seconds] = 20.0
     """A connection that owes no answer and was silent for this long gets a heartbeat, too. Well
