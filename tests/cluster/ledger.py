@@ -286,7 +286,8 @@ class Verdict:
 
     @property
     def unexplained(self) -> list[Repetition | ForgottenResult]:
-        return [one for one in (*self.repetitions, *self.forgotten) if not one.reasons]
+        found: list[Repetition | ForgottenResult] = [*self.repetitions, *self.forgotten]
+        return [one for one in found if not one.reasons]
 
     @property
     def is_clean(self) -> bool:
@@ -581,4 +582,5 @@ def _over(began: Entry, struck: float | None, healed: float) -> float:
     """When the consequences of a fault are over."""
     if began["kind"] in KILLS:
         return healed if struck is None else struck
-    return healed + min(max(healed - began["at"], SETTLE_SECONDS), SETTLE_MAX_SECONDS)
+    lasted = healed - float(began["at"])
+    return healed + min(max(lasted, SETTLE_SECONDS), SETTLE_MAX_SECONDS)

@@ -71,7 +71,7 @@ def note_reports() -> None:
         original(reports, *arguments)
         reports._client = NotedReports(reports._client)  # type: ignore[assignment]
 
-    CompletionReports.__init__ = with_notes  # type: ignore[method-assign]
+    CompletionReports.__init__ = with_notes  # type: ignore[method-assign,assignment]
 
 
 async def work(n: int, seconds: float = 0.0) -> int:

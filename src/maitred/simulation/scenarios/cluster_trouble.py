@@ -247,7 +247,8 @@ class ClusterTrouble:
         node = self._any()
         workers = random.sample(self._workers, random.randint(1, len(self._workers) - 1))
         alone = [node.host, *(worker.host for worker in workers)]
-        hosts = [one.host for one in (*self._nodes, *self._workers, *self._users)]
+        hosts = [one.host for one in self._nodes]
+        hosts += [one.host for one in (*self._workers, *self._users)]
         seconds = random.uniform(*STRANDED_SECONDS)
         node.cut_from_database(seconds)
         network.partition(alone, [host for host in hosts if host not in alone])
