@@ -77,11 +77,16 @@ class Faults:
         time.sleep(self._choose.uniform(*BETWEEN_SECONDS))
 
     @contextmanager
-    def _fault(self, kind: str, *victims: str) -> Iterator[None]:
+    def _fault(
+        self, kind: str, *victims: str, cut: Sequence[tuple[str, str]] = ()
+    ) -> Iterator[Callable[[], None]]:
+        """Note the beginning and the end of a fault. The block calls the function that it gets when
+        a killed process is gone: what is lost later is not lost by the kill."""
         id_ = next(self._ids)
-        self._rig.book.note("fault", id=id_, kind=kind, victims=victims)
-        yield
-        self._rig.book.note("healed", id=id_)
+        book = self._rig.book
+        book.note("fault", id=id_, kind=kind, victims=victims, cut=cut)
+        yield lambda: book.note("struck", id=id_)
+        book.note("healed", id=id_)
 
     def _back(self, node: RigNode) -> str:
         away = self._choose.uniform(*AWAY_SECONDS)
@@ -90,13 +95,15 @@ class Faults:
         return f", {away:.1f} s away"
 
     def _kill(self, node: RigNode) -> str:
-        with self._fault("kill", node.address):
+        with self._fault("kill", node.address) as struck:
             node.kill()
+            struck()
             return self._back(node)
 
     def _kill_supervisor(self, node: RigNode) -> str:
-        with self._fault("kill supervisor", node.address):
+        with self._fault("kill supervisor", node.address) as struck:
             node.kill_supervisor()
+            struck()
             return self._back(node)
 
     def _drain(self, node: RigNode) -> str:
@@ -116,23 +123,26 @@ class Faults:
     def _cut_off(self, node: RigNode) -> str:
         others = [other.host for other in self._rig.nodes if other is not node]
         hosts = [*others, self._rig.network.host(DATABASE), self._rig.users]
-        return self._cut(node, hosts, "everything", node.address)
+        return self._cut("cut off", node, hosts, "everything")
 
     def _cut_from_node(self, node: RigNode) -> str:
         other = self._choose.choice([one for one in self._rig.nodes if one is not node])
-        victims = (node.address, other.address)
-        return self._cut(node, [other.host], f"node {other.number}", *victims)
+        return self._cut("cut from node", node, [other.host], f"node {other.number}")
 
     def _cut_from(self, node: RigNode, number: int) -> str:
-        host = self._rig.network.host(number) if number else self._rig.users
-        return self._cut(node, [host], "the database" if number else "users", node.address)
+        if number:
+            host = self._rig.network.host(number)
+            return self._cut("cut from database", node, [host], "the database")
+        return self._cut("cut from users", node, [self._rig.users], "users")
 
-    def _cut(self, node: RigNode, hosts: list[Host], of: str, *victims: str) -> str:
+    def _cut(self, kind: str, node: RigNode, hosts: list[Host], of: str) -> str:
+        names = self._names()
+        cut = [(node.address, names[host.address]) for host in hosts]
         seconds = self._seconds()
         ways = self._choose.choice(("both ways", "outgoing", "incoming"))
         links = [(node.host, host) for host in hosts if ways != "incoming"]
         links += [(host, node.host) for host in hosts if ways != "outgoing"]
-        with self._fault("cut", *victims):
+        with self._fault(kind, node.address, cut=cut):
             for sender, receiver in links:
                 self._rig.network.cut(sender, receiver)
             time.sleep(seconds)
@@ -140,10 +150,17 @@ class Faults:
                 self._rig.network.heal(sender, receiver)
         return f", from {of}, {ways}, {seconds:.1f} s"
 
+    def _names(self) -> dict[str, str]:
+        """What the ledger calls each host, by its address."""
+        rig = self._rig
+        names = {node.host.address: node.address for node in rig.nodes}
+        return {**names, rig.network.host(DATABASE).address: "database", rig.users.address: "users"}
+
     def _kill_worker(self, _: RigNode) -> str:
         worker = self._choose.choice(self._rig.workers)
-        with self._fault("kill worker", str(worker.pid)):
+        with self._fault("kill worker", str(worker.pid)) as struck:
             worker.kill()
+            struck()
             self._rig.workers.remove(worker)
         self._rig.start_worker(wait=False)
         return f", worker {worker.pid}"

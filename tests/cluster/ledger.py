@@ -4,9 +4,23 @@ Each process appends lines of JSON to a file of its own, each with one `write`, 
 whole or missing, and is there even if the process is killed right after it. Times are seconds of
 the monotonic clock, which all processes of a machine share.
 
-A run is right if every acknowledged task ran to its end, and every repetition is explained. A task
-that was begun again is explained by a fault between the two beginnings: of the worker that began it
-first, or of a node that owned its partition then. A drain explains nothing.
+A run is right if every acknowledged task ran to its end, every repetition is explained, and so is
+every caller that was told that the result of its task is forgotten.
+
+A repetition, a task that was begun again, is explained in one of these ways:
+
+- The worker that began it first was killed before a node had confirmed the end.
+- The node that owned the task's partition lost its memory, or was cut off from workers or from the
+  database, while the attempt was given out, ran or was reported, and so long before the next one
+  that another owner, or the same one at the end of the lease, could give it out again. For a
+  partition with a parent, the node that owned the parent counts as well, and so does a cut between
+  the two: the parent may have given out the task.
+- A run reached its worker late, since the owner that had given it out was frozen or cut off from
+  workers: the lease of the first run was over when it began, or the second one had been given out
+  before a node confirmed the end of the first.
+
+Nothing explains that a task is given out after a node has confirmed its end. Faults of other nodes,
+earlier and later ones of the owner, and drains, explain nothing.
 """
 
 from __future__ import annotations
@@ -16,29 +30,63 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
 from maitred.membership.homes import ClusterHomes
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
+from maitred.protocol.tasks import DONE
 from maitred.routing.names import TASKS
+from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     Entry = dict[str, Any]
+    Run = tuple[str, int, int]
+    """One call of a handler: the task's id, the attempt, and the worker's process id."""
 
 LEDGER_VARIABLE = "CLUSTER_LEDGER"
 """The variable of the environment with the directory of the files."""
 
 SETTLE_SECONDS, SETTLE_MAX_SECONDS = 2.0, 15.0
-"""After the end of a fault its consequences last as long as the fault itself, since TCP doubles its
-pauses between retransmissions, but within these bounds."""
+"""After the end of a cut or a freeze its consequences last as long as the fault itself, since TCP
+doubles its pauses between retransmissions, but within these bounds."""
+
+MOVED_SECONDS = 2.0
+"""For so long after a partition got another owner, workers may report to the previous one."""
+
+LOOK_SECONDS = 0.5
+"""The most that a new owner is noticed late, on a busy machine."""
+
+DELIVERY_SECONDS = 2.0
+"""The longest time from the moment at which an owner gives out a task until its worker begins it,
+if nothing is wrong but that the machine is busy."""
+
+REPORT_SECONDS = 3.0
+"""The longest time from the end of an attempt until its report is confirmed, if nothing is wrong
+but that the machine is busy: a fault that begins later cannot be the reason that it is not."""
+
+RECOVERY_SECONDS = 3.0
+"""An owner that was not told of running attempts gives out nothing for this time
+(`recovery_seconds`), and a lease is longer, so no fault is the cause of a repetition that comes
+sooner after its beginning."""
+
+LEASE_SECONDS = 10.0
+"""The longest lease of a task in a run: no worker begins a task that was given out earlier."""
+
+KILLS = frozenset({"kill", "kill supervisor", "kill worker"})
+"""Faults that are over once the process is gone: what another process does later is not their
+consequence."""
 
 HARMLESS = frozenset({"drain"})
-"""Faults that explain no repetition: nothing is lost in them."""
+"""Faults that explain nothing: nothing is lost in them."""
+
+FORGOTTEN = frozenset({"task-forgotten", "unknown-task"})
+"""What callers hear of acknowledged tasks whose result was lost."""
 
 NAMESPACE = "shop"
 
@@ -140,10 +188,34 @@ class Fault:
     """The address of a node (HOST:PORT), or the process id of a worker."""
     began: float
     ended: float
+    """When its consequences were over."""
+    cut: tuple[tuple[str, str], ...] = ()
+    """The links that were cut: between nodes, or of a node to `users` or `database`."""
 
-    def overlaps(self, first: float, last: float) -> bool:
-        settled = min(max(self.ended - self.began, SETTLE_SECONDS), SETTLE_MAX_SECONDS)
-        return self.began <= last and first <= self.ended + settled
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.victim} from {self.began:.3f} to {self.ended:.3f}"
+
+    @property
+    def makes_memory_useless(self) -> bool:
+        """Whether the node, or what it has in memory, was out of reach for workers or database."""
+        if self.kind in HARMLESS:
+            return False
+        others = {name for pair in self.cut for name in pair}
+        return not self.cut or bool(others & {"users", "database"})
+
+    @property
+    def delays_delivery(self) -> bool:
+        """Whether a task that the node had given out could reach its worker later."""
+        return self.kind == "freeze" or any("users" in pair for pair in self.cut)
+
+    def cuts(self, one: str, other: str) -> bool:
+        """Return whether the link between these two nodes was cut."""
+        return (one, other) in self.cut or (other, one) in self.cut
+
+    def during(self, first: float, last: float) -> tuple[float, float] | None:
+        """Return its part between these times; None if there is none."""
+        start, end = max(self.began, first), min(self.ended, last)
+        return (start, end) if start <= end else None
 
 
 @dataclass(frozen=True)
@@ -157,14 +229,41 @@ class Repetition:
     """The faults that explain it; empty if none does."""
     owners: tuple[str, ...] = ()
     """The nodes that owned the partition in between."""
+    ended: float | None = None
+    """When the first run ended; None if it did not."""
+    confirmed: float | None = None
+    """When a node confirmed that the task is done, by whichever run; None if none did."""
 
     def __str__(self) -> str:
-        waited = self.again["at"] - self.first["at"]
+        start = self.first["at"]
+        waited = self.again["at"] - start
+        ended = "never ended" if self.ended is None else f"ended after {self.ended - start:.3f} s"
+        told = (
+            "no node confirmed an end"
+            if self.confirmed is None
+            else f"an end was confirmed after {self.confirmed - start:.3f} s"
+        )
         return (
             f"{self.number} ({self.first['task']}, attempt {self.first['attempt']}, worker "
-            f"{self.first['pid']}) began at {self.first['at']:.3f}, and again {waited:.3f} s later "
-            f"({self.again['task']}, attempt {self.again['attempt']}, worker {self.again['pid']}); "
-            f"owners: {', '.join(self.owners)}; {'; '.join(self.reasons) or 'UNEXPLAINED'}"
+            f"{self.first['pid']}) began at {start:.3f}, {ended}, {told}, and began again after "
+            f"{waited:.3f} s ({self.again['task']}, attempt {self.again['attempt']}, worker "
+            f"{self.again['pid']}); owners: {', '.join(self.owners)}; "
+            f"{'; '.join(self.reasons) or 'UNEXPLAINED'}"
+        )
+
+
+@dataclass(frozen=True)
+class ForgottenResult:
+    """A caller that was told that the result of an acknowledged task is not known any more."""
+
+    told: Entry
+    reasons: tuple[str, ...]
+    """The faults that explain it; empty if none does."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.told['n']} ({self.told['task']}): its caller was told {self.told['code']} at "
+            f"{self.told['at']:.3f}; {'; '.join(self.reasons) or 'UNEXPLAINED'}"
         )
 
 
@@ -178,6 +277,7 @@ class Verdict:
     wrong: list[Entry] = field(default_factory=list)
     """Results and answers that were not what was asked for."""
     repetitions: list[Repetition] = field(default_factory=list)
+    forgotten: list[ForgottenResult] = field(default_factory=list)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Requests that ended with an error, by kind of request and code."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -185,8 +285,9 @@ class Verdict:
     """Queries that were answered."""
 
     @property
-    def unexplained(self) -> list[Repetition]:
-        return [one for one in self.repetitions if not one.reasons]
+    def unexplained(self) -> list[Repetition | ForgottenResult]:
+        found: list[Repetition | ForgottenResult] = [*self.repetitions, *self.forgotten]
+        return [one for one in found if not one.reasons]
 
     @property
     def is_clean(self) -> bool:
@@ -198,8 +299,7 @@ class Verdict:
         acknowledged: set[int] = set()
         ended: set[int] = set()
         runs: dict[int, list[Entry]] = defaultdict(list)
-        history = OwnerHistory()
-        faults = _faults(entries)
+        explanations = Explanations(entries)
         for entry in entries:
             match entry["what"]:
                 case "acked":
@@ -214,11 +314,12 @@ class Verdict:
                     verdict.wrong.append(entry)
                 case "failed":
                     verdict.failures[entry["op"], entry["code"]] += 1
-                case "view":
-                    history.add(entry)
         for number, begun in runs.items():
             for first, again in pairwise(begun):
-                verdict.repetitions.append(_explained(number, first, again, faults, history))
+                verdict.repetitions.append(explanations.repetition(number, first, again))
+        for entry in entries:
+            if entry["what"] == "failed" and entry["op"] == "result" and entry["code"] in FORGOTTEN:
+                verdict.forgotten.append(explanations.forgotten(entry, runs[entry["n"]]))
         verdict.acknowledged = len(acknowledged)
         verdict.ended = len(ended)
         verdict.lost = acknowledged - ended
@@ -230,45 +331,175 @@ class Verdict:
         failures = ", ".join(
             f"{count} {op} {code}" for (op, code), count in sorted(self.failures.items())
         )
+        repeated = sum(not one.reasons for one in self.repetitions)
+        forgotten = sum(not one.reasons for one in self.forgotten)
         return (
             f"{sum(self.faults.values())} faults ({faults}); {self.acknowledged:,} tasks "
             f"acknowledged, {len(self.lost)} lost; {len(self.repetitions)} repetitions, "
-            f"{len(self.unexplained)} unexplained; {self.answered:,} queries answered, "
+            f"{repeated} unexplained; {len(self.forgotten)} forgotten results, {forgotten} "
+            f"unexplained; {self.answered:,} queries answered, "
             f"{len(self.wrong)} wrong answers; failed requests: {failures or 'none'}"
         )
 
 
+class Explanations:
+    """Finds the faults that explain what should not happen without one."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._faults = _faults(entries)
+        self._history = OwnerHistory()
+        self._ended: dict[Run, float] = {}
+        self._confirmed: dict[str, float] = {}
+        """When a node first confirmed that a task is done, by the task's id."""
+        for entry in entries:
+            match entry["what"]:
+                case "view":
+                    self._history.add(entry)
+                case "owned":
+                    self._history.acquired(entry)
+                case "ended":
+                    self._ended.setdefault(_run(entry), entry["at"])
+                case "confirmed":
+                    self._confirm(entry)
+
+    def _confirm(self, entry: Entry) -> None:
+        # Ends that are late did not count: the task was with another worker by then, or over.
+        ignored = {*entry["late"], *entry["refused"]}
+        for sequence, _, how in entry["ends"]:
+            if how == DONE and sequence not in ignored:
+                self._confirmed.setdefault(f"{entry['partition']}/{sequence}", entry["at"])
+
+    def repetition(self, number: int, first: Entry, again: Entry) -> Repetition:
+        """Explain why a task was begun again."""
+        start, end = first["at"], again["at"]
+        ended = self._ended.get(_run(first))
+        confirmed = self._confirmed.get(first["task"])
+        if confirmed is not None and confirmed < end:
+            # It must have been given out before the end was confirmed.
+            found = self._of_delivery(again["task"], end - LEASE_SECONDS, confirmed)
+        else:
+            reported = end if ended is None else min(end, ended + REPORT_SECONDS)
+            found = self._of_worker(first["pid"], start, reported)
+            last = min(end - RECOVERY_SECONDS, reported)
+            found += self._of_owners(first["task"], start - DELIVERY_SECONDS, last)
+            if not found and last < start:
+                # The lease of the first run was over when it began: it had been given out earlier.
+                found = self._of_delivery(first["task"], end - LEASE_SECONDS, last, start)
+        return Repetition(
+            number=number,
+            first=first,
+            again=again,
+            reasons=tuple(found),
+            owners=self._history.owners(_partition(first["task"]), start, end),
+            ended=ended,
+            confirmed=confirmed,
+        )
+
+    def forgotten(self, told: Entry, runs: Sequence[Entry]) -> ForgottenResult:
+        """Explain why the result of a task was lost: its owner was, before a node had confirmed an
+        end of the task, which it does when the result is on disk or nobody is left to store it."""
+        found: list[str] = []
+        confirmed = self._confirmed.get(told["task"], inf)
+        for begun in runs:
+            ended = self._ended.get(_run(begun), inf)
+            last = min(confirmed, told["at"], ended + REPORT_SECONDS)
+            found += self._of_owners(begun["task"], begun["at"] - DELIVERY_SECONDS, last)
+        return ForgottenResult(told, tuple(found) if told["code"] == "task-forgotten" else ())
+
+    def _of_worker(self, pid: int, first: float, last: float) -> list[str]:
+        return [
+            str(fault)
+            for fault in self._faults
+            if fault.victim == str(pid) and fault.during(first, last)
+        ]
+
+    def _of_owners(self, task: str, first: float, last: float) -> list[str]:
+        """The faults in this time that hit a node which owned the task's partition then."""
+        partition = _partition(task)
+        above = _parent(partition)
+        found = []
+        for fault in self._faults:
+            part = fault.during(first, last)
+            if part is None:
+                continue
+            owners = self._history.owners(partition, *part)
+            parents = self._history.owners(above, *part) if above else ()
+            if fault.makes_memory_useless and fault.victim in owners:
+                found.append(str(fault))
+            elif fault.makes_memory_useless and fault.victim in parents:
+                found.append(f"{fault}, which owned the parent {above}")
+            elif any(fault.cuts(one, other) for one in owners for other in parents):
+                found.append(f"{fault}, between the owners of {partition} and its parent")
+        return found
+
+    def _of_delivery(self, task: str, first: float, last: float, begun: float = -inf) -> list[str]:
+        """The faults in this time that kept what the owner had given out from its worker, if need
+        be until shortly before the worker began it."""
+        partition = _partition(task)
+        above = _parent(partition)
+        found = []
+        for fault in self._faults:
+            part = fault.during(first, last)
+            if part is None or not fault.delays_delivery or fault.ended < begun - DELIVERY_SECONDS:
+                continue
+            givers = self._history.owners(partition, *part)
+            givers += self._history.owners(above, *part) if above else ()
+            if fault.victim in givers:
+                found.append(f"{fault}, which delayed what it had given out")
+        return found
+
+
 class OwnerHistory:
-    """The owners of partitions over time, by the versions of the membership table."""
+    """The owners of partitions over time: those that the database's rows named, or, of partitions
+    that nobody looked at, those by the versions of the membership table."""
 
     def __init__(self) -> None:
         self._views: dict[int, tuple[float, ClusterHomes | None]] = {}
+        self._addresses: dict[str, str] = {}
+        """Of members, by id."""
+        self._acquired: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        """When which member was found to have acquired a partition."""
 
     def add(self, entry: Entry) -> None:
         """Take in a view that somebody saw; the first who saw a version counts."""
+        for id_, host, port, *_ in entry["members"]:
+            self._addresses[id_] = f"{host}:{port}"
         version = int(entry["version"])
         if version in self._views and self._views[version][0] <= entry["at"]:
             return
         view = view_of(entry)
         self._views[version] = (entry["at"], ClusterHomes(view) if view.active else None)
 
-    def owners(self, task: str, first: float, last: float) -> tuple[str, ...]:
-        """The addresses of all owners of the task's partition between these times."""
-        _, queue, partition, _ = task.rsplit("/", 3)
+    def acquired(self, entry: Entry) -> None:
+        """Take in that a partition has an owner that it did not have at the look before."""
+        self._acquired[entry["partition"]].append((entry["at"], entry["member"]))
+
+    def owners(self, partition: str, first: float, last: float) -> tuple[str, ...]:
+        """The addresses of all owners of the partition (`shop/q0/1`) between these times, and of
+        those before them to whom workers may still have reported."""
         found: list[str] = []
-        for homes in self._between(first, last):
-            owner = homes.home((NAMESPACE, queue, TASKS, int(partition)), 0.0).member.name
+        known = self._acquired.get(partition)
+        for owner in (
+            self._rows(known, first, last) if known else self._homes(partition, first, last)
+        ):
             if owner not in found:
                 found.append(owner)
         return tuple(found)
 
-    def _between(self, first: float, last: float) -> Iterator[ClusterHomes]:
+    def _rows(self, known: Sequence[tuple[float, str]], first: float, last: float) -> Iterator[str]:
+        for number, (seen, member) in enumerate(known):
+            until = known[number + 1][0] if number + 1 < len(known) else inf
+            if seen <= last + LOOK_SECONDS and first <= until + MOVED_SECONDS:
+                yield self._addresses.get(member, member)
+
+    def _homes(self, partition: str, first: float, last: float) -> Iterator[str]:
+        _, queue, index = partition.split("/")
         ordered = [self._views[version] for version in sorted(self._views)]
         for number, (seen, homes) in enumerate(ordered):
-            until = ordered[number + 1][0] if number + 1 < len(ordered) else float("inf")
+            until = ordered[number + 1][0] if number + 1 < len(ordered) else inf
             # Those who heard of a version late acted by the one before.
-            if seen <= last and first <= until + SETTLE_SECONDS and homes is not None:
-                yield homes
+            if seen <= last and first <= until + MOVED_SECONDS and homes is not None:
+                yield homes.home((NAMESPACE, queue, TASKS, int(index)), 0.0).member.name
 
 
 def view_entry(view: ClusterView) -> Entry:
@@ -306,36 +537,50 @@ def view_of(entry: Entry) -> ClusterView:
     )
 
 
+def _run(entry: Entry) -> Run:
+    return entry["task"], entry["attempt"], entry["pid"]
+
+
+def _partition(task: str) -> str:
+    return task.rpartition("/")[0]
+
+
+def _parent(partition: str) -> str:
+    """The partition to which this one forwards; empty if it is the root."""
+    queue, _, index = partition.rpartition("/")
+    above = parent(int(index))
+    return "" if above is None else f"{queue}/{above}"
+
+
 def _faults(entries: Iterable[Entry]) -> list[Fault]:
     """All faults; one without an end lasts until the end of the run."""
-    open_faults: dict[int, Entry] = {}
-    found = []
+    began: dict[int, Entry] = {}
+    struck: dict[int, float] = {}
+    healed: dict[int, float] = {}
     for entry in entries:
-        if entry["what"] == "fault":
-            open_faults[entry["id"]] = entry
-        elif entry["what"] == "healed":
-            began = open_faults.pop(entry["id"])
-            found += [
-                Fault(began["kind"], victim, began["at"], entry["at"])
-                for victim in began["victims"]
-            ]
-    found += [
-        Fault(began["kind"], victim, began["at"], float("inf"))
-        for began in open_faults.values()
-        for victim in began["victims"]
+        match entry["what"]:
+            case "fault":
+                began[entry["id"]] = entry
+            case "struck":
+                struck[entry["id"]] = entry["at"]
+            case "healed":
+                healed[entry["id"]] = entry["at"]
+    return [
+        Fault(
+            kind=entry["kind"],
+            victim=victim,
+            began=entry["at"],
+            ended=_over(entry, struck.get(id_), healed.get(id_, inf)),
+            cut=tuple((one, other) for one, other in entry.get("cut", ())),
+        )
+        for id_, entry in began.items()
+        for victim in entry["victims"]
     ]
-    return found
 
 
-def _explained(
-    number: int, first: Entry, again: Entry, faults: list[Fault], history: OwnerHistory
-) -> Repetition:
-    start, end = first["at"], again["at"]
-    owners = history.owners(first["task"], start, end)
-    victims = {*owners, str(first["pid"])}
-    reasons = tuple(
-        f"{fault.kind} of {fault.victim} from {fault.began:.3f} to {fault.ended:.3f}"
-        for fault in faults
-        if fault.kind not in HARMLESS and fault.victim in victims and fault.overlaps(start, end)
-    )
-    return Repetition(number, first, again, reasons, owners)
+def _over(began: Entry, struck: float | None, healed: float) -> float:
+    """When the consequences of a fault are over."""
+    if began["kind"] in KILLS:
+        return healed if struck is None else struck
+    lasted = healed - float(began["at"])
+    return healed + min(max(lasted, SETTLE_SECONDS), SETTLE_MAX_SECONDS)

@@ -92,6 +92,7 @@ class Producer:
         seconds = self._choose.choice(self._orders.durations)
         began = time.monotonic()
         op: str = kind
+        id_ = ""
         try:
             if kind == "query":
                 asked = self._queries[queue]
@@ -101,6 +102,7 @@ class Producer:
             handler = self._tasks[queue]
             op = "enqueue"
             task = await handler.enqueue(number, seconds)
+            id_ = task.id
             self._book.note("acked", n=number, q=handler.queue, task=task.id, sent=began)
             if kind == "result":
                 op = "result"
@@ -113,6 +115,7 @@ class Producer:
                 op=op,
                 n=number,
                 q=queue,
+                task=id_,
                 code=getattr(problem, "code", "timeout"),
                 outcome=getattr(problem, "outcome", "unknown"),
                 text=str(problem),

@@ -340,13 +340,13 @@ class Rig:
         )
 
     def start_watcher(self) -> Child:
-        """It writes down the views of all shards."""
+        """It writes down the views of all shards, and the owners of all partitions."""
         ports = [
             f"{node.host.address}:{shard['port']}"
             for node in self.nodes
             for shard in node.ready["shards"]
         ]
-        command = [sys.executable, "-m", "tests.cluster.watcher", *ports]
+        command = [sys.executable, "-m", "tests.cluster.watcher", self.nearby or self.store, *ports]
         watcher = self.program("watcher", self.users, command)
         watcher.output.wait_for("ready", seconds=WAIT_SECONDS)
         return watcher

@@ -1,4 +1,5 @@
-"""The app that the workers of a rig serve; its handlers write down each run.
+"""The app that the workers of a rig serve; its handlers write down each run, and its workers which
+ends their nodes have confirmed.
 
 Environment: `CLUSTER_LEDGER` is the ledger's directory, `CLUSTER_QUEUES` the number of queues.
 Queue `q3` has tasks, `ask3` has queries.
@@ -11,9 +12,11 @@ import os
 from typing import TYPE_CHECKING
 
 import maitred
+from maitred.worker.completions import CompletionReports
 from tests.cluster.ledger import LEDGER_VARIABLE, NAMESPACE, Book
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 QUEUES_VARIABLE = "CLUSTER_QUEUES"
@@ -29,6 +32,48 @@ def book() -> Book:
     if os.getpid() not in _books:
         _books[os.getpid()] = Book(os.environ[LEDGER_VARIABLE], "worker")
     return _books[os.getpid()]
+
+
+class NotedReports:
+    """Stands between a worker's reports and its client, and writes down each answer: a node answers
+    when the ends are on disk or need not be."""
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401 - of whichever program runs
+        self._client = client
+
+    def request_told(
+        self,
+        message: Any,  # noqa: ANN401 - a `Finish`
+        told: Callable[[Any], None],
+        *options: Any,  # noqa: ANN401 - as the client takes them
+        **named: Any,  # noqa: ANN401
+    ) -> None:
+        def noted(answer: Any) -> None:  # noqa: ANN401 - a `Finished` or an error
+            if not isinstance(answer, maitred.MaitredError):
+                book().note(
+                    "confirmed",
+                    pid=os.getpid(),
+                    partition=f"{message.namespace}/{message.queue}/{message.partition}",
+                    ends=[(end.sequence, end.attempt, end.how) for end in message.ends],
+                    late=answer.late,
+                    refused=answer.refused,
+                )
+            told(answer)
+
+        self._client.request_told(message, noted, *options, **named)
+
+
+def note_reports() -> None:
+    """Have the workers of this process write down which ends were confirmed, if it is one of a rig:
+    tests import this module too, and its forks begin without the variable."""
+    original = CompletionReports.__init__
+
+    def with_notes(reports: CompletionReports, *arguments: Any) -> None:  # noqa: ANN401
+        original(reports, *arguments)
+        if LEDGER_VARIABLE in os.environ:
+            reports._client = NotedReports(reports._client)  # type: ignore[assignment]
+
+    CompletionReports.__init__ = with_notes  # type: ignore[method-assign,assignment]
 
 
 async def work(n: int, seconds: float = 0.0) -> int:
@@ -59,4 +104,5 @@ def handlers(count: int) -> tuple[list[Any], list[Any]]:
     return tasks, queries
 
 
+note_reports()
 TASKS_OF, QUERIES_OF = handlers(int(os.environ.get(QUEUES_VARIABLE, "6")))

@@ -226,7 +226,7 @@ class Driver:
         take = partition.offers.take
 
         def checked(task: QueueTask) -> WaitingOffer:
-            is_new = task.origin >= 0 or not (task.stored or task.writing)
+            is_new = task.origin >= 0 or not (task.writing or task.sequence in self.store)
             assert is_new or self.is_trusted, "another owner may have it"
             return take(task)
 

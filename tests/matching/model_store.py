@@ -86,6 +86,9 @@ class ModelStore:
     def __len__(self) -> int:
         return len(self._segment_of) + len(self.later)
 
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._segment_of or sequence in self.later
+
     def unfinished(self) -> set[int]:
         """Return the tasks that the store holds, each in one place only."""
         assert not self._segment_of.keys() & self.later.keys(), "a task is in the store twice"

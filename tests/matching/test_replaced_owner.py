@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from maitred.errors import NotOwner, TaskForgotten, Unavailable
 from maitred.matching.records import SEQUENCES_PER_RANGE
-from tests.matching.driver import FAILED, STOPPED, Driver, Run, session_of
+from tests.matching.driver import FAILED, RETURNED, STOPPED, Driver, Run, session_of
 
 BEYOND = SEQUENCES_PER_RANGE
 
@@ -64,6 +64,38 @@ def test_rule_2_stored_tasks_do_not_go_to_the_parent_either() -> None:
     driver.is_trusted = True
     driver.pass_time(0.1)
     assert len(driver.passed_tasks) == 1
+
+
+def test_rule_2_a_stored_task_whose_attempt_failed_is_withheld_as_well() -> None:
+    """Its row of its own cannot be written, and its segment is still in the store."""
+    driver = Driver(lease_seconds=5.0)
+    driver.add()
+    driver.commit()
+    (run,) = driver.take()
+    driver.auto_commit = False
+    driver.is_trusted = False
+    driver.finish(run, how=FAILED)
+    driver.fail_commit()
+    waiting = driver.offer(2)
+    driver.pass_time(30.0)
+    assert not waiting.answered
+    driver.is_trusted = True
+    driver.turn()
+    assert [run.attempt for run in waiting.value] == [2]
+
+
+def test_rule_2_a_task_whose_commit_failed_is_withheld_since_it_may_be_stored() -> None:
+    driver = Driver(hold_seconds=0.0)
+    waiting = driver.offer()
+    driver.auto_commit = False
+    driver.add()
+    (run,) = waiting.value
+    driver.fail_commit()
+    driver.is_trusted = False
+    driver.finish(run, how=RETURNED)
+    waiting = driver.offer(2)
+    driver.pass_time(30.0)
+    assert not waiting.answered
 
 
 def test_rule_2_no_slot_is_reserved_without_a_lease() -> None:

@@ -33,6 +33,9 @@ SEEDS: dict[str, tuple[int, ...]] = {
         4,
         906,  # The end of an attempt was taken for that of a later run of it by the same worker.
     ),
+    "stranded": (
+        11,  # A replaced owner gave out a stored task whose attempt had failed.
+    ),
     "database": (
         5006,  # A worker that had stopped logged that the node refused the end of its tasks.
         5099,  # A late acquisition took a partition from its present owner, and results were lost.
@@ -98,7 +101,7 @@ def test_nodes_that_come_and_go_in_order_are_not_noticed() -> None:
         assert len(run.fleet.members.deaths) > len(run.fleet.nodes), "some were restarted"
 
 
-@pytest.mark.parametrize("kind", ["crashes", "frozen", "cuts"])
+@pytest.mark.parametrize("kind", ["crashes", "frozen", "cuts", "stranded"])
 def test_a_cluster_keeps_its_promise_while_members_are_declared_dead(kind: str) -> None:
     runs = runs_that_keep_their_promise(kind)
     causes = [death.cause for run in runs for death in run.fleet.members.deaths]

@@ -46,7 +46,8 @@ class HandOut:
         trusted, only a task that no other owner can have. The owner of a visitor decides for it."""
         if self.is_leaving:
             return False
-        return task.origin >= 0 or not (task.stored or task.writing) or self.is_trusted()
+        is_known = task.stored or task.writing or task.maybe_stored
+        return task.origin >= 0 or not is_known or self.is_trusted()
 
 
 def not_trusted() -> Unavailable:

@@ -264,6 +264,7 @@ class Ledger:
         if task.segment is not None:
             self._cross_out(task.segment, sequence)
             task.segment = None
+            task.maybe_stored = True
         later = Later(sequence, task.due + self.wall, encode_record(self.record(task)))
         self.pending.later[sequence] = (task, later)
         self._touch(now)
@@ -543,8 +544,10 @@ class Ledger:
         for _, members, _ in batch.written:
             for task in members:
                 task.writing = False
+                task.maybe_stored = True
         for task, _ in batch.pending.later.values():
             task.writing = False
+            task.maybe_stored = True
         self.pending.follow(batch.pending)
         if self.pending:
             self._pending_since = min(self._pending_since, again_at)

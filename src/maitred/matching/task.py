@@ -198,6 +198,10 @@ class QueueTask(Struct, gc=False, eq=False):
     later_stored: bool = False
     writing: bool = False
     """Whether the commit under way has it."""
+    maybe_stored: bool = False
+    """Whether the store may have it although it is neither `stored` nor `writing`: the task left a
+    segment for a row that is not written yet, or a commit with it failed, which may have lost only
+    its answer."""
 
     @property
     def stored(self) -> bool:

@@ -7,6 +7,8 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `crashes`     shards, supervisors and whole nodes are killed, and come back
 `frozen`      nodes, or single shards, stand still for a while, and go on as if nothing happened
 `cuts`        nodes do not reach each other, the database, or some users, in one or both directions
+`stranded`    a node and some workers are left alone, without the other nodes and the database, for
+              longer than the node's lease
 `database`    the database is slow, full or away, and fails over to a synchronous standby
 `failover`    it fails over to an asynchronous standby, which loses the last commits
 `storm`       all of this but the asynchronous failover, and the network's faults, workers that die,
@@ -83,7 +85,8 @@ class ClusterRunKind:
     def database_away(self) -> bool:
         """Whether a shard may not reach the database for a while, so that what a worker has done is
         acknowledged while its result is in memory only."""
-        return self.troubles.database_fails or self.troubles.paths_close
+        troubles = self.troubles
+        return troubles.database_fails or troubles.paths_close or troubles.nodes_strand
 
     @property
     def results_get_lost(self) -> bool:
@@ -98,6 +101,7 @@ KINDS: Final[dict[str, ClusterRunKind]] = {
     "crashes": ClusterRunKind(Troubles(nodes_leave=True, nodes_die=True), exactly_once=True),
     "frozen": ClusterRunKind(Troubles(nodes_freeze=True, nodes_leave=True), one_owner=True),
     "cuts": ClusterRunKind(Troubles(paths_close=True, nodes_leave=True), one_owner=True),
+    "stranded": ClusterRunKind(Troubles(nodes_strand=True), one_owner=True),
     "database": ClusterRunKind(Troubles(database_fails=True, nodes_leave=True), one_owner=True),
     "failover": ClusterRunKind(Troubles(database_forgets=True, nodes_die=True), loses=True),
     "storm": ClusterRunKind(

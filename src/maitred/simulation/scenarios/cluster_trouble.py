@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SHARDS_MAX: Final = 3
 LONG_SECONDS: Final = 12.0
 """The longest trouble: over two leases, so that some of those who come back were declared dead."""
+STRANDED_SECONDS: Final = (10.0, 16.0)
+"""How long a node is left alone: its lease ends, the others declare it dead, and its successors
+have waited for its workers and give out its tasks."""
 FAILOVER_SECONDS: Final = 6.0
 STANDBY_SECONDS: Final = 0.5
 """The most that an asynchronous standby is behind."""
@@ -38,6 +41,8 @@ class Troubles:
     nodes_die: bool = False
     nodes_freeze: bool = False
     paths_close: bool = False
+    nodes_strand: bool = False
+    """A node is left alone with some workers for longer than its lease."""
     database_fails: bool = False
     database_forgets: bool = False
     """An asynchronous standby takes over, without the last commits."""
@@ -84,6 +89,8 @@ class ClusterTrouble:
             actions += [self._freeze_node, self._freeze_supervisor, self._freeze_process]
         if troubles.paths_close:
             actions += [self._close_paths, self._cut_from_database, self._cut_supervisor]
+        if troubles.nodes_strand:
+            actions.append(self._strand_node)
         if troubles.database_fails:
             actions += [self._trouble_database, self._trouble_database]
         if troubles.database_forgets:
@@ -228,6 +235,24 @@ class ClusterTrouble:
             random.shuffle(groups)
             network.block(*groups)
         await self._later()
+        network.heal()
+
+    async def _strand_node(self) -> None:
+        """Leave a node and some workers alone, without the others and the database. The workers do
+        not learn that the node is dead, and would take all that it gives out, while the next
+        owners give out the same tasks."""
+        random, network = self._random, self._world.network
+        if len(self._under_way) > 1:
+            return  # of two nodes that are alone at a time, neither has a successor soon
+        node = self._any()
+        workers = random.sample(self._workers, random.randint(1, len(self._workers) - 1))
+        alone = [node.host, *(worker.host for worker in workers)]
+        hosts = [one.host for one in self._nodes]
+        hosts += [one.host for one in (*self._workers, *self._users)]
+        seconds = random.uniform(*STRANDED_SECONDS)
+        node.cut_from_database(seconds)
+        network.partition(alone, [host for host in hosts if host not in alone])
+        await asyncio.sleep(seconds)
         network.heal()
 
     async def _cut_from_database(self) -> None:
