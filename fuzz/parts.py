@@ -29,6 +29,7 @@ from maitred.protocol.shared_offers import OfferMany, SetMember
 from maitred.protocol.tasks import (
     Add,
     Await,
+    ControlQueue,
     Counts,
     DamagedRows,
     DeadLetters,
@@ -39,6 +40,7 @@ from maitred.protocol.tasks import (
     Forward,
     Heartbeat,
     Offer,
+    PurgeTasks,
     Queues,
     Resize,
     Revoke,
@@ -146,5 +148,11 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
         encode_startup({"CQL_VERSION": "3.0.0", "MAITRED_VERSION": "1", "MAITRED_ROLE": "node"}),
     ),
     (Opcode.AUTH_RESPONSE, encode_token(bytes(NONCE_BYTES))),
+    (
+        Opcode.CONTROL,
+        encode(ControlQueue("n", "q", 1, 0, 900, "set", "why", 3, {"rate_per_second": 5.0})),
+    ),
+    (Opcode.PURGE, encode(PurgeTasks("n", "q", 1, 0, 900, "waiting", dry_run=True))),
+    (Opcode.PURGE, encode(PurgeTasks("n", "q", 1, 0, 900, "dead", 60.0))),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

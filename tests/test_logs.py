@@ -96,6 +96,21 @@ def test_errors_of_ours_are_told_with_code_sentence_and_remedy() -> None:
     assert line["other"] == "KeyError: 'k'"
 
 
+def test_a_stack_is_shown_below_its_line_and_cannot_pass_for_one() -> None:
+    stream = io.StringIO()
+    log = logger(Log(format="human"), stream, wall_clock=clock)
+    log.warning(
+        "a handler blocks", stack='  File "shop.py", line 7\n    time.sleep(9)\n', shown="a\nb"
+    )
+    log.warning("failed", exception="Traceback\nValueError: no\n2026-11-15 [error] forged\x1b[2J")
+    first, frame, code, second, *trace = stream.getvalue().splitlines()
+    assert "a handler blocks" in first
+    assert "a\\x0ab" in first or "a\\nb" in first, "any other field stays on its line"
+    assert (frame, code) == ('    File "shop.py", line 7', "      time.sleep(9)")
+    assert "failed" in second
+    assert trace == ["  Traceback", "  ValueError: no", "  2026-11-15 [error] forged\\x1b[2J"]
+
+
 @pytest.mark.parametrize("form", ["json", "human"])
 def test_exceptions_come_with_their_traceback(form: Literal["json", "human"]) -> None:
     stream = io.StringIO()

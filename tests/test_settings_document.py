@@ -39,6 +39,7 @@ GROUPS = {
     "namespaces": "namespaces: quotas for all queues of a namespace together",
     "cluster": "cluster: nodes that share a database",
     "gateway": "gateway: the HTTP API and its queries",
+    "monitor": "monitor: the port for health, readiness and metrics",
     "limits": "limits: what one shard accepts from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "worker_addresses": "Addresses of workers",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maitred.client.pending_client import PendingClient as connect  # noqa: N813 - it is called as one
     from maitred.client.sync import Client as Client
     from maitred.errors import MaitredError as MaitredError
+    from maitred.worker.log_handler import LogHandler as LogHandler
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "App",
     "AsyncClient",
     "Client",
+    "LogHandler",
     "MaitredError",
     "__version__",
     "connect",
@@ -46,6 +48,7 @@ _HOMES = {
     "App": ("maitred.app.app", "App"),
     "AsyncClient": ("maitred.client.client", "AsyncClient"),
     "Client": ("maitred.client.sync", "Client"),
+    "LogHandler": ("maitred.worker.log_handler", "LogHandler"),
     "MaitredError": ("maitred.errors", "MaitredError"),
     "connect": ("maitred.client.pending_client", "PendingClient"),
     "current": ("maitred.app.attempt", "current"),

@@ -416,6 +416,10 @@ class TaskCancelled(TaskNotDone, code="task-cancelled"):
     """The task was cancelled."""
 
 
+class TaskPurged(TaskCancelled, code="task-purged"):
+    """An operator purged the queue before the task began; it never runs."""
+
+
 class TaskExpired(TaskNotDone, code="task-expired"):
     """The task had not begun when it expired, and will not."""
 
@@ -430,6 +434,10 @@ class UnknownQueue(InvalidArgument, code="unknown-queue"):
 
 class QueueInUse(InvalidArgument, code="queue-in-use"):
     """A queue is not deleted, because it has tasks, dead letters, workers or waiting queries."""
+
+
+class ControlsConflict(InvalidArgument, code="controls-conflict"):
+    """The controls of a queue are not changed: another operator has changed them meanwhile."""
 
 
 class UnknownTask(MaitredError, code="unknown-task"):
@@ -494,6 +502,10 @@ class UnknownUser(InvalidArgument, code="unknown-user"):
 
 class NoCluster(InvalidArgument, code="no-cluster"):
     """The request is about a cluster, and the node belongs to none."""
+
+
+class ClusterNotUpgraded(MaitredError, code="cluster-not-upgraded", retry=LATER):
+    """A node of the cluster runs an earlier release, which would not heed the change."""
 
 
 class UnknownNode(InvalidArgument, code="unknown-node"):

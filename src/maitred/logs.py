@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
 import msgspec
@@ -25,6 +24,7 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
 from maitred.errors import MaitredError, printable
+from maitred.line_budget import LineBudget, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -38,6 +38,9 @@ QUIET_SECONDS: Final = 1.0
 second, and costs one line a second."""
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+_BLOCKS: Final = ("exception", "stack")
+"""Fields of several lines, which a log for people shows below the line."""
 
 
 class Logger(Protocol):
@@ -111,24 +114,18 @@ class OccasionalWarning:
     """Logs one kind of event, which callers can provoke at will, at most once in `quiet_seconds`;
     each line has the number of those that were left out before it."""
 
-    __slots__ = ("_event", "_left_out", "_log", "_quiet_seconds", "_said_at")
+    __slots__ = ("_budget", "_event", "_log")
 
     def __init__(self, log: Logger, event: str, quiet_seconds: float = QUIET_SECONDS) -> None:
         self._log = log
         self._event = event
-        self._quiet_seconds = quiet_seconds
-        self._said_at = -inf
-        self._left_out = 0
+        self._budget = LineBudget(quiet_seconds)
 
     def say(self, now: float, **fields: Any) -> None:  # noqa: ANN401 - as loggers take them
         """Log the event with these fields, unless it was logged a moment ago."""
-        if now - self._said_at < self._quiet_seconds:
-            self._left_out += 1
-            return
-        more = {"more": self._left_out} if self._left_out else {}
-        self._log.warning(self._event, **fields, **more)
-        self._said_at = now
-        self._left_out = 0
+        unlogged = self._budget.take(now)
+        if unlogged is not None:
+            self._log.warning(self._event, **fields, **left_out(unlogged))
 
 
 class _Opening:
@@ -189,8 +186,10 @@ def _for_people(_logger: object, _level: str, entry: Entry) -> Entry:
             shown[key] = printable(f"{value} [{value.code}]")
         elif isinstance(value, BaseException):
             shown[key] = printable(f"{type(value).__name__}: {value}")
-        elif key == "exception" and isinstance(value, str):
-            shown[key] = "\n".join(printable(line) for line in value.split("\n"))
+        elif key in _BLOCKS and isinstance(value, str):
+            # Indented, so that a line of an exception's text cannot pass for a line of the log.
+            lines = value.rstrip("\n").split("\n")
+            shown[key] = "\n".join(f"  {printable(line)}" for line in lines)
         elif isinstance(value, str):
             shown[key] = printable(value)
         else:

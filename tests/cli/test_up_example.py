@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -10,20 +11,24 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import structlog
 
 import maitred as library
-from maitred.cli.up_example import SLOTS, WORKERS
+from maitred.cli.up_example import SLOTS, WORKERS, ExamplePool
 from maitred.errors import QueryFailed, UnknownQueue
 from maitred.security.secrets import hash_secret
 from tests.cli.running import maitred, maitred_json, running_afresh
+from tests.monitor.scraping import scrape
 from tests.node.nodes import RunningNode, is_alive, running_node, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from maitred.node.supervisor import StartedNode
 
 RDB = "EQUITY_MARKET_RDB"
 
@@ -74,6 +79,12 @@ def test_the_papers_session(node: RunningNode) -> None:
     assert "select * from quote" in shown[0]["query"]
 
 
+def test_its_start_is_refused_nothing(node: RunningNode) -> None:
+    """A newcomer would look for the mistake that the node's log reports."""
+    page = scrape(str(node.ready["monitor"]))
+    assert not sum(page.values("maitred_errors_total", code="unknown-queue").values())
+
+
 @pytest.mark.parametrize("how", ["one signal", "Ctrl-C"])
 def test_it_stops_with_the_node(node: RunningNode, how: str) -> None:
     pids = workers(node)
@@ -113,6 +124,24 @@ def test_a_second_signal_ends_all_at_once(node: RunningNode) -> None:
     node.send(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM
     assert not any(map(is_alive, pids))
+
+
+def test_killed_workers_have_ended_when_kill_returns() -> None:
+    async def check() -> None:
+        url = "maitred://127.0.0.1:1"  # no node is there, so the workers only try to connect
+        pool = ExamplePool(lambda _: url, structlog.get_logger())
+        starting = asyncio.create_task(pool.start(cast("StartedNode", None)))
+        await asyncio.to_thread(
+            wait_until, lambda: len(pool.pids) == WORKERS, "the workers are started"
+        )
+        pids = pool.pids
+        assert all(map(is_alive, pids))
+        await pool.kill()
+        assert not any(map(is_alive, pids))
+        starting.cancel()
+        await asyncio.wait((starting,))
+
+    asyncio.run(check())
 
 
 def test_taking_a_worker_offline_and_back(node: RunningNode) -> None:

@@ -133,6 +133,11 @@ class SimulatedCluster:
                 node.view = view
         return view
 
+    def connections(self) -> set[object]:
+        """The open connections of all nodes."""
+        shards = [shard for node in self.nodes for shard in node.shards.values()]
+        return {connection for shard in shards for connection in shard.connections}
+
     async def use(
         self,
         main: Callable[[AsyncClient], Coroutine[Any, Any, None]],

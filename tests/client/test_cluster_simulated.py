@@ -168,3 +168,25 @@ def test_a_rolling_restart_shows_no_error(seed: int) -> None:
         world.run(scenario())
     assert set(answered) == {0, 1, 2}
     assert len(answered) > 2_000
+
+
+def test_connections_without_requests_stay_open_while_views_are_pushed() -> None:
+    # The views that arrive must not keep the client from being heard: the node closes a connection
+    # on which nothing arrives, and a request that is on its way then has an unknown outcome.
+    async def main(client: AsyncClient) -> None:
+        await following(client, cluster.tell(0, 1, 2))
+        before = cluster.connections()
+        for _ in range(30):
+            await asyncio.sleep(10)
+            await following(client, cluster.tell(0, 1, 2))
+        assert cluster.connections() == before
+
+    with World(5) as world:
+        cluster = SimulatedCluster(world)
+
+        async def scenario() -> None:
+            for node in cluster.nodes:
+                node.start()
+            await cluster.use(main)
+
+        world.run(scenario())

@@ -19,7 +19,7 @@ from maitred.client.waiting_room import WaitingRoom
 from maitred.errors import InvalidArgument, ProtocolViolation, UnknownHost
 from maitred.membership.homes import ClusterHomes
 from maitred.protocol.access import ListTokens
-from maitred.protocol.messages import Echo, Status
+from maitred.protocol.messages import Echo, HomeHint, Status
 from tests.client.clusters import ACTIVE, DRAINING, JOINING, a_view, member
 
 if TYPE_CHECKING:
@@ -312,3 +312,23 @@ def test_without_an_active_one_a_draining_one_forwards_and_without_any_they_wait
     with Routing() as routing:
         routing.router.viewed(a_view(1, member(1), member(2, DRAINING)))
         assert _forwarded(routing, lambda _: True) == [member(1).id]
+
+
+def test_a_request_that_follows_a_forwarded_one_goes_to_the_shard_that_served_it() -> None:
+    # The node that forwarded the first one may have stopped since, and keeps nothing of it.
+    with Routing() as routing:
+        routing.router.viewed(a_view(1, member(1), member(2)))
+        one, two = (
+            next(pool for pool in routing.pools if pool.identity == node)
+            for node in (member(1).node, member(2).node)
+        )
+        message = Echo("shop", "q", 1, 0, 0, b"")
+        first = _call(message, routing)
+        first.pool, first.shard = cast("Pool", one), 0
+        routing.router.served_at(first, HomeHint(member(2).node, 1))
+        second = _call(message, routing)
+        routing.router.dispatch_after(second, first, 0.0)
+        assert (one.sent, two.sent) == ([], [second])
+        assert second.shard == 1
+        routing.router.served_at(first, HomeHint("a node that the client does not know", 0))
+        assert cast("FakePool", first.pool) is two

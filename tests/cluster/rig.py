@@ -154,6 +154,8 @@ class RigNode:
                  "--config", str(rig.settings), "--log-format", "json", *options]  # fmt: skip
         if not gateway:
             words += ["--set", "gateway.enabled=false"]
+        if program is None:  # else a node derives it from its own, and another process may have it
+            words += ["--set", "monitor.port=0"]
         self.child = rig.maitred(f"node-{self.number}", self.host, words, program)
         if wait:
             self.wait_until_up()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maitred.metrics import families
 from tests.cluster.rig import Rig, RigNode
+from tests.monitor.scraping import scrape
 from tests.node.nodes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from maitred.metrics.exposition import Family
 
 QUEUES = 9
 """So many that each node owns one of them, most likely, and the test holds if it does not."""
@@ -49,6 +53,13 @@ def test_nodes_with_one_store_are_a_cluster(tmp_path: Path, store: str) -> None:
         assert not verdict.wrong
         assert verdict.answered
 
+        # The metrics of all nodes together count every task once, wherever it was forwarded to.
+        tasks = len(rig.ledger.acknowledged)
+        assert tasks
+        wait_until(lambda: _summed(rig, families.ENDED) == tasks, "all ends are counted")
+        assert _summed(rig, families.ADDED) == tasks
+        assert _summed(rig, families.BACKLOG) == 0
+
         # Whoever asks for a queue hears which node and shard have its partitions.
         owners = {
             partition["node"]
@@ -66,6 +77,12 @@ def test_a_node_tells_people_whom_it_joined(tmp_path: Path, store: str) -> None:
         second.start(as_json=False, wait=False)
         lines = second.running.output.wait_for("cluster ")
         assert rig.nodes[0].address in lines[0]
+
+
+def _summed(rig: Rig, family: Family) -> float:
+    """The sum over all nodes and queues."""
+    pages = [scrape(node.ready["monitor"]) for node in rig.nodes]
+    return sum(sum(page.values(family.name, namespace="shop").values()) for page in pages)
 
 
 def _used(rig: Rig) -> int:

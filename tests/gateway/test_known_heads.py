@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
@@ -32,6 +33,7 @@ class Door:
         self.metrics = MagicMock(bytes_in=0, bytes_out=0, accepted=0)
         self.loop = MagicMock(time=lambda: 1.0)
         self.connections: dict[HttpConnection, None] = {}
+        self.refused: Counter[str] = Counter()
         self.draining = False
         self.date = b"Date: now\r\n"
         self.log = MagicMock()

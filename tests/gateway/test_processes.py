@@ -23,7 +23,7 @@ import trustme
 from maitred.config import load
 from maitred.gateway.gateway import TOGETHER, shared_querying
 from maitred.security.secrets import hash_secret
-from tests.cli.running import MAITRED, maitred, running
+from tests.cli.running import MAITRED, maitred, maitred_json, running
 from tests.node import nodes
 from tests.node.nodes import is_alive, wait_until
 
@@ -128,6 +128,12 @@ def test_queries_and_tasks_through_a_whole_node() -> None:
         assert call(base, "GET", headers["location"])[:2] == (202, {"status": "pending"})
         assert call(base, "DELETE", headers["location"])[1] == {"state": "cancelled"}
         assert call(base, "GET", headers["location"])[0] == 409
+        _, _, headers = call(base, "POST", f"{queue}/echo/tasks?delay=600&retention=600", ["never"])
+        purged = maitred_json("admin", "queue", "purge", "default/echo", "--yes", "--url", node.url)
+        assert purged["tasks"] == {"waiting": 0, "delayed": 1}
+        status, said, _ = call(base, "GET", headers["location"])
+        assert (status, said["error"]["code"]) == (409, "task-purged")
+        assert call(base, "DELETE", headers["location"])[1] == {"state": "cancelled"}
         _, _, headers = call(base, "POST", f"{queue}/fail/tasks?retries=0", [])
         status, said, _ = call(base, "GET", f"{headers['location']}?wait=8")
         assert (status, said["error"]["code"]) == (500, "task-failed")

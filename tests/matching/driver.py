@@ -22,6 +22,12 @@ from maitred.errors import (
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.attendance import Attendance
+from maitred.matching.controls import (
+    Pause,
+    QueueControls,
+    decode_controls,
+    encode_controls,
+)
 from maitred.matching.partition import Partition
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
@@ -193,6 +199,8 @@ class Driver:
         """Tasks and bytes that may be stored."""
         self.is_trusted = True
         """Whether the lease of the owner's node lasts."""
+        self.is_paused = False
+        """Whether an operator has paused the queue."""
         self.shell = RecordedShell(lambda: self.now, self.store, self._recalled)
         self.partition = self._load()
 
@@ -215,7 +223,9 @@ class Driver:
             is_trusted=lambda: self.is_trusted,
             is_clustered=True,
             inheritance=inheritance,
+            controls=decode_controls(acquired.controls, acquired.range_id),
         )
+        self.is_paused = partition.controls.pause is not None
         remember = partition.results.remember
 
         def over(sequence: int, ended: Ended, now: float) -> None:
@@ -228,6 +238,7 @@ class Driver:
         def checked(task: QueueTask) -> WaitingOffer:
             is_new = task.origin >= 0 or not (task.writing or task.sequence in self.store)
             assert is_new or self.is_trusted, "another owner may have it"
+            assert not self.is_paused, "a paused queue hands out a task"
             return take(task)
 
         partition.offers.take = checked  # type: ignore[method-assign]
@@ -432,6 +443,21 @@ class Driver:
         self.now += 333.0
         self.wall = wall_now - self.now
         self.partition = self._load(inheritance)
+
+    def pause(self) -> None:
+        self._control(self.partition.controls.paused(Pause(), self.partition.ledger.range_id))
+
+    def resume(self) -> None:
+        self._control(self.partition.controls.resumed(self.partition.ledger.range_id))
+
+    def _control(self, controls: QueueControls) -> None:
+        """Have the root's controls written, and keep to them."""
+        if controls is self.partition.controls:
+            return
+        self.partition.ledger.keep_controls(encode_controls(controls), None, self.now)
+        self.is_paused = controls.pause is not None
+        self.partition.set_controls(controls, self.now)
+        self.turn()
 
     def hand_over(self, *, is_answered: bool = True, seconds: float = 0.1) -> list[RunningAttempt]:
         """Let another process be the owner. The old one persists everything and lets go, and
@@ -658,7 +684,7 @@ class Driver:
         assert all(run.session == session for run in runs)
         ends = [(run.sequence, run.attempt, how, body, self.proof_of(run)) for run in runs]
         stored_tasks = self.partition.stored_tasks
-        asked.refused, asked.late = stored_tasks.finish(ends, asked, self.now, session)
+        asked.refused, asked.late, _ = stored_tasks.finish(ends, asked, self.now, session)
         if turn:
             self.turn()
         return asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import (
     ROW_BYTES,
     Acquired,
@@ -38,7 +39,9 @@ class ModelStore:
     def acquire(self) -> Acquired:
         self.range_id += 1
         clean, self.clean = self.clean, False
-        return Acquired(self.range_id, None, self.backlog, clean)
+        row = self.results.get(CONTROLS_ROW)
+        controls = None if row is None else row.body
+        return Acquired(self.range_id, None, self.backlog, clean, controls=controls)
 
     def write(self, changes: Changes) -> None:
         assert changes.range_id == self.range_id, "an owner that was overtaken writes"

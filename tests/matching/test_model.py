@@ -331,6 +331,16 @@ class PartitionMachine(RuleBasedStateMachine):
         self.driver.turn()
         self.note()
 
+    @rule(pauses=st.booleans())
+    def control(self, *, pauses: bool) -> None:
+        """An operator pauses or resumes the queue; the driver checks that nothing is handed out
+        meanwhile."""
+        if pauses:
+            self.driver.pause()
+        else:
+            self.driver.resume()
+        self.note()
+
     @rule()
     def crash(self) -> None:
         self._crash()
@@ -517,6 +527,7 @@ class PartitionMachine(RuleBasedStateMachine):
         driver = self.driver
         driver.slow_reads = driver.slow_lookups = False
         driver.is_trusted = True
+        driver.resume()
         while driver.reads:
             driver.answer_read()
         while driver.lookups:

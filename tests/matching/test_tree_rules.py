@@ -7,6 +7,7 @@ from typing import Any
 
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.effects import (
+    Beat,
     Effect,
     Foreign,
     Give,
@@ -20,7 +21,7 @@ from maitred.matching.effects import (
 from maitred.matching.partition import Partition
 from maitred.matching.records import Acquired, PartitionKey, Terms
 from maitred.matching.slots import WaitingOffer
-from maitred.matching.task import READY, QueueTask
+from maitred.matching.task import GIVEN, READY, QueueTask
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Forwarding, Queue
 
@@ -111,6 +112,52 @@ def test_a_failure_told_before_its_taking_counts() -> None:
     home.tree.task_answered(task, b"w", "worker", 0.002)
     assert not home.own_tasks.leases
     assert home.attempts.failed == 1
+
+
+def test_a_heartbeat_that_comes_before_the_taking_is_told_counts() -> None:
+    # Else a worker that runs the task would be told that another one has it.
+    home = partition()
+    sequence = add(home, 0.0)
+    task = passed_on(drive(home, 0.0))
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"w")
+    home.attempts.heartbeat(b"w", "worker", [(sequence, 1, proof)], "beat", 5.0, 3.0)
+    assert not [one for one in drive(home, 3.0) if isinstance(one, Beat)], "it is not lost"
+    assert list(home.own_tasks.leases) == [sequence]
+    home.tree.task_answered(task, b"w", "worker", 3.1)
+    assert (task.state, task.holder) == (GIVEN, b"w")
+    assert list(home.own_tasks.leases) == [sequence]
+
+
+def test_a_task_that_failed_before_its_taking_was_told_waits_for_that_word() -> None:
+    # Else the late answer would count for the next attempt, which would be leased to a worker that
+    # does not have it.
+    home = partition()
+    sequence = add(home, 0.0)
+    task = passed_on(drive(home, 0.0))
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"w")
+    home.attempts.finish([(sequence, 1, FAILED, b"why", proof)], None, 0.001, b"w")
+    assert [one for one in drive(home, 400.0) if isinstance(one, PassTask)] == []
+    assert task.state is READY, "an offer at home may have it"
+    home.tree.task_answered(task, b"w", "worker", 400.0)
+    assert not home.own_tasks.leases
+    assert passed_on(drive(home, 400.0)) is task
+    assert home.attempts.lost == 0
+
+
+def test_a_failure_of_an_earlier_owners_attempt_does_not_count_for_a_visit() -> None:
+    # Its worker repeats the report to the next owner, which has passed the task on under the same
+    # number. The worker that took the task at the parent runs it: no other may get it as well.
+    home = partition()
+    sequence = add(home, 0.0)
+    task = passed_on(drive(home, 0.0))
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"old")
+    home.attempts.finish([(sequence, 1, FAILED, b"why", proof)], None, 0.001, b"old")
+    home.tree.task_answered(task, b"w", "worker", 0.002)
+    assert (task.state, task.holder, task.attempt) == (GIVEN, b"w", 0)
+    assert [one for one in drive(home, 5.0) if isinstance(one, PassTask)] == []
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"w")
+    _, unknown, refused = home.attempts.finish([(sequence, 1, 0, b"\xc0", proof)], None, 5.0, b"w")
+    assert (unknown, refused, home.own_tasks.tasks) == ([], [], {})
 
 
 def test_a_visitor_matched_with_an_offer_that_is_withdrawn_waits_for_another() -> None:

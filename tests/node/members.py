@@ -17,6 +17,7 @@ from maitred.node.deferred_reply import HeldHere
 from maitred.node.shard import Shard
 from maitred.node.shard_place import ShardPlace
 from maitred.node.vitals import Vitals
+from maitred.protocol.description import VERSIONS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import PartitionRequest
 from maitred.settings import Node, Queue
@@ -99,14 +100,23 @@ class TownShard(Shard):
         host = town.world.host(member.host)
         self.town = town
         self.is_frozen = False
-        self.lasts = True
-        """Whether the node's lease lasts."""
+        self._lasts = True
         self.recorded = RecordedLog()
         super().__init__(
             place, town.settings, host.surroundings, self.recorded, vitals=Vitals.none()
         )
         self.store = SimulatedStore(town.disk, f"{member.id}/{number}")
         self.partitions: Partitions = self.keep_tasks(self.store)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the node's lease lasts."""
+        return self._lasts
+
+    @lasts.setter
+    def lasts(self, lasts: bool) -> None:
+        self.membership.lapses += lasts and not self._lasts
+        self._lasts = lasts
 
     def trusted(self) -> bool:
         return self.lasts
@@ -146,6 +156,7 @@ class Town:
                 shards=shards,
                 shard_ports=tuple(range(5000, 5000 + shards)),
                 state=MemberState.ACTIVE,
+                versions=VERSIONS,
             )
             for at, name in enumerate(names, 1)
         }

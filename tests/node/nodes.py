@@ -17,6 +17,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,14 @@ class RunningNode:
         return self.wait()
 
 
+def _monitored_anywhere(port: int | None, arguments: tuple[str, ...]) -> list[str]:
+    """Options for a node that is told its port: it would derive the port for monitoring from that,
+    and another process may have it."""
+    files = [Path(two).read_text() for one, two in pairwise(arguments) if one == "--config"]
+    is_told = any("monitor" in text for text in (*arguments, *files))
+    return [] if not port or is_told else ["--set", "monitor.port=0"]
+
+
 @contextmanager
 def running_node(
     *arguments: str,
@@ -203,6 +212,7 @@ def running_node(
                 command += [option, str(value)]
         if not gateway and "--example" not in arguments:
             command += ["--set", "gateway.enabled=false"]
+        command += _monitored_anywhere(port, arguments)
         process = FORKS.start(
             *command,
             *arguments,

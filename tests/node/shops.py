@@ -63,8 +63,10 @@ async def shop(
         for shard, store in zip(made.shards, stores, strict=True):
             shard.keep_tasks(store)
         one = Shop(made, engine, stores)
-        yield one
-        for shard in made.shards:
-            shard.close()
-        for store in one.stores:
-            await store.close()
+        try:
+            yield one
+        finally:
+            for shard in made.shards:
+                shard.close()
+            for store in one.stores:
+                await store.close()

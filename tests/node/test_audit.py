@@ -9,7 +9,7 @@ import pytest
 
 from maitred.errors import MaitredError, PermissionDenied, Unauthenticated
 from maitred.protocol.access import CreateToken, Reload, RevokeToken, TokenCreated
-from maitred.protocol.tasks import DeadLetters, Resize
+from maitred.protocol.tasks import ControlQueue, DeadLetters, Resize
 from maitred.settings import Audit, User
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import SECONDS, queries, stage
@@ -78,6 +78,9 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
         assert isinstance(created, TokenCreated)
         for message in (
             Resize(*at, 1, 1),
+            ControlQueue(*at, "pause", "a bad release"),
+            ControlQueue(*at, "set", settings={"rate_per_second": 5}, user="forged"),
+            ControlQueue(*at, "show"),
             DeadLetters(*at, "drop", [1, 2]),
             DeadLetters(*at, "list"),
             here.workers("offline", "ant"),
@@ -97,6 +100,8 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
         name = f"n/{here.queue}"
         for action, target, details in (
             ("resize", name, {"read": 1, "write": 1}),
+            ("control pause", name, {"reason": "a bad release", "of_user": "boss"}),
+            ("control set", name, {"settings": {"rate_per_second": 5}, "of_user": "boss"}),
             ("dead drop", name, {"sequences": [1, 2], "partition": 0}),
             ("workers offline", name, {"worker": "ant"}),
             ("queries cancel", None, {"filter": {"user": "ann", "most": 100}}),
@@ -108,7 +113,8 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             assert (one["user"], one["allowed"], one.get("target")) == ("boss", True, target)
             assert one["from"].startswith("127.0.0.1:")
             assert {**one, **details} == one
-        for action in ("dead list", "workers list", "workers", "describe", "queries list"):
+        looks = ("control show", "dead list", "workers list", "workers", "describe", "queries list")
+        for action in looks:
             assert not found(action)
         for number in range(shards):
             path = log / f"shard-{number}.jsonl"

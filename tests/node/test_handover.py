@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import json
@@ -38,6 +38,7 @@ from tests.node.members import Town, in_town
 
 if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
+    from tests.node.members import TownShard
 
 SESSION = b"a worker's own.."
 OTHER = b"another worker.."
@@ -281,6 +282,70 @@ def test_rules_1_and_2_an_owner_without_a_lease_withholds_tasks_until_it_is_rene
         assert len(wanting.result().allocations) == 1
         assert (await given_one(town, queue)).payload == b"stored"
         assert "lease renewed" in old.recorded.events("info")
+
+    in_town(main)
+
+
+async def withheld(town: Town) -> tuple[str, TownShard, asyncio.Future[Any]]:
+    """Return a queue with a stored task, its owner, whose lease has run out, and an offer that
+    waits there."""
+    queue = town.queue_of("a")
+    await town.ask(add(queue, b"stored"))
+    (old,) = town.of("a")
+    old.lasts = False
+    waiting = town.begin(offer(queue))
+    await asyncio.sleep(0.5)
+    return queue, old, waiting
+
+
+def test_rules_1_and_2_an_owner_whose_lease_ran_out_is_overtaken_before_it_is_renewed() -> None:
+    """It was not declared dead, and has not heard of the move: its lease is renewed first."""
+
+    async def main(town: Town) -> None:
+        queue, old, waiting = await withheld(town)
+        old.is_frozen = True
+        town.states(told="bc", a="draining")
+        given = await given_one(town, queue, OTHER)
+        assert await town.ask(finish(queue, given, OTHER)) == Finished([])
+        old.is_frozen = False
+        old.lasts = True
+        await town.until(waiting.done)
+        assert isinstance(waiting.result(), NotOwner)
+        assert old.holds == []
+
+    in_town(main)
+
+
+def test_a_renewed_lease_is_not_enough_while_the_store_cannot_confirm_the_owner() -> None:
+    async def main(town: Town) -> None:
+        _, old, waiting = await withheld(town)
+        town.disk.fail_for(3.0)
+        old.lasts = True
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        await town.until(waiting.done)
+        (given,) = waiting.result().tasks
+        assert given.payload == b"stored"
+
+    in_town(main)
+
+
+def test_a_partition_that_was_being_loaded_when_the_lease_ran_out_is_doubted() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await town.ask(add(queue, b"stored"))
+        town.states(told="bc", a="draining")
+        new = town.owner(queue)
+        loading = town.begin(offer(queue))
+        await town.until(lambda: bool(new.partitions.loading))
+        await asyncio.sleep(0.001)  # it has begun, and asks the last owner
+        new.lasts = False
+        new.lasts = True
+        await town.until(lambda: bool(new.holds))
+        (owned,) = new.partitions.owned.values()
+        assert not owned.partition.hand_out.is_trusted()
+        await town.until(loading.done)
+        assert [one.payload for one in loading.result().tasks] == [b"stored"]
 
     in_town(main)
 

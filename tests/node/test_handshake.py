@@ -130,7 +130,7 @@ async def test_supported_describes_the_shard(loop: str, tmp_path: Path) -> None:
             "SCYLLA_PARTITIONER": ["org.apache.cassandra.dht.Murmur3Partitioner"],
             "SCYLLA_SHARDING_ALGORITHM": ["biased-token-round-robin"],
             "SCYLLA_SHARDING_IGNORE_MSB": ["12"],
-            "MAITRED_VERSIONS": ["1", "2"],
+            "MAITRED_VERSIONS": ["1", "2", "3"],
             "MAITRED_RELEASE": [__version__],
             "MAITRED_NODE": [str(NODE)],
             "MAITRED_SHARD_PORTS": [str(port) for port in running.own_ports],

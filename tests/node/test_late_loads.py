@@ -278,3 +278,20 @@ def test_partitions_with_tasks_are_looked_for_when_a_draining_node_is_gone() -> 
         await town.until(lambda: owner.holds == [(queue, 0)], 3.0)
 
     in_town(main)
+
+
+def test_a_shard_without_its_lease_deletes_no_idle_partition() -> None:
+    """Its node may have been declared dead, and another node may have loaded the partition."""
+
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await left_by_all(town, queue)
+        (owner,) = town.of("a")
+        owner.lasts = False
+        await asyncio.sleep(400.0)
+        assert queue in town.disk.contents.queues("shop", 10)
+        owner.lasts = True
+        await asyncio.sleep(400.0)
+        assert queue not in town.disk.contents.queues("shop", 10)
+
+    in_town(main, forget_seconds=100.0)

@@ -252,7 +252,10 @@ def test_retries_are_restored_as_they_were() -> None:
 
 async def failed(town: Town, queue: str, given: Given) -> None:
     end = End(given.sequence, given.attempt, given.proof, FAILED, b"\xc3")
-    assert await town.ask(Finish("shop", queue, 1, 0, 0, SESSION, [end])) == Finished([])
+    finished = await town.ask(Finish("shop", queue, 1, 0, 0, SESSION, [end]))
+    assert isinstance(finished, Finished)
+    assert not finished.late
+    assert not finished.refused
 
 
 def test_a_dead_letter_whose_retry_was_undone_is_tried_again_once() -> None:

@@ -15,6 +15,6 @@ def test_a_flood_is_one_line_a_second_and_none_is_forgotten() -> None:
     warning.say(0.5 + QUIET_SECONDS, user="another")
     warning.say(9.0, user="later")
     assert log.lines[1:] == [
-        ("warning", "refused", {"user": "another", "more": 99}),
+        ("warning", "refused", {"user": "another", "unlogged": 99}),
         ("warning", "refused", {"user": "later"}),
     ]

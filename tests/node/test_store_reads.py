@@ -49,3 +49,24 @@ def test_a_store_that_answers_no_read_is_away_until_it_does() -> None:
 
     with closing(SimulatedLoop()) as loop:
         loop.run_until_complete(main())
+
+
+def test_a_read_that_fails_raises_its_error_at_its_caller_and_nowhere_else() -> None:
+    async def fail(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        raise StoreUnavailable("The store has failed.")
+
+    async def main() -> None:
+        reads = StoreReads()
+        with pytest.raises(StoreUnavailable, match="has failed"):
+            await reads.answer(fail(0.5))
+        before = asyncio.all_tasks()
+        asking = asyncio.create_task(reads.answer(fail(0.5)))
+        await asyncio.sleep(0.1)
+        (left,) = asyncio.all_tasks() - before - {asking}
+        asking.cancel()  # a read goes on without its caller
+        await asyncio.wait([left])
+        assert left.exception() is None
+
+    with closing(SimulatedLoop()) as loop:
+        loop.run_until_complete(main())

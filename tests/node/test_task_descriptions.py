@@ -12,6 +12,7 @@ from maitred.protocol.tasks import Describe, Offer, PartitionDescription
 from maitred.settings import Forwarding, Queue
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import in_a_loop, node
+from tests.node.raw import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ async def test_a_free_slot_counts_once_wherever_its_offer_waits(tmp_path: Path) 
                 for number, name, slots in ((0, "home", HOME), (1, "far.", FAR))
             ]
             waiting = [asyncio.ensure_future(client.request(offer, 20)) for offer in offers]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 found: list[PartitionDescription] = []
                 while not found or found[0].workers != ["far.", "home"]:  # both are at the root
                     await asyncio.sleep(0.01)

@@ -41,6 +41,7 @@ from maitred.protocol.tasks import (
 from maitred.settings import Queue
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import in_a_loop, node, until
+from tests.node.raw import PATIENCE_SECONDS
 from tests.store.samples import acquire
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ async def test_what_is_asked_of_a_partition_that_is_lost_meanwhile_is_refused_at
         await until(lambda: "segments_around" in one.store.calls)
         partitions.lost(owned.key, NotOwner("for the test"))
         go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await asked  # it was told again, by the client
             assert isinstance(answer, Finished)
             assert answer.late == [first + 7]
@@ -480,7 +481,7 @@ async def test_a_partition_that_comes_while_the_node_stops_keeps_nobody_waiting(
         go.set()
         with pytest.raises(Draining):
             await held.answer()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await draining
 
 

@@ -67,6 +67,12 @@ ROW: dict[str, Any] = {
 }
 MEMBER = ["0" * 16, "node", "10.0.0.7", 4747, 4750, 1, [4748], "active", "0.1.0", [1], 1.5]
 
+CONTROLS = {
+    "version": 7,
+    "pause": {"by": "ana", "at": 1.5, "reason": "why"},
+    "settings": {"rate_per_second": {"value": 5.0, "by": "ana", "at": 1.5, "reason": ""}},
+}
+
 WHOLE: dict[int, list[Any]] = {
     Opcode.ECHO: ECHO,
     Opcode.STATUS: STATUS,
@@ -77,9 +83,13 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.FINISH: [*PARTITION, SESSION, [[2**32 + 1, 1, PROOF, 1, b"body"]], "user"],
     Opcode.HEARTBEAT: [*PARTITION, SESSION, "worker", [[2**32 + 1, 1, PROOF]], "user"],
     Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1, 5.0],
-    Opcode.SYNC: [*PARTITION, [4, 2, 7], True, "user"],
+    Opcode.SYNC: [*PARTITION, [4, 2, 7], True, "user", CONTROLS],
     Opcode.DESCRIBE: PARTITION,
     Opcode.RESIZE: [*PARTITION, 4, 2, True, "user"],
+    Opcode.CONTROL: [
+        *(*PARTITION, "set", "why", 7, {"rate_per_second": 5.0}, ["scaling.adaptive"], "user"),
+    ],
+    Opcode.PURGE: [*PARTITION, "dead", 60.0, True, 7, [1, 2], "why", "user", "10.0.0.7:1"],
     Opcode.DEAD: [*PARTITION, "retry", [2**32 + 1], 100],
     Opcode.QUEUES: STATUS,
     Opcode.DELETE: [*PARTITION, True],

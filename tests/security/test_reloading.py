@@ -22,6 +22,7 @@ from maitred.security.reload import PartReloaded, ProcessReload
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.settings import Node, Tls, User
 from tests.node.in_process import LOOPS, RecordedLog, in_a_loop
+from tests.node.raw import PATIENCE_SECONDS
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ async def listening(tls: ListenerTls) -> AsyncIterator[Callable[..., Awaitable[D
     opened: list[Dialled] = []
 
     async def dial(context: ssl.SSLContext, name: str = "localhost") -> Dialled:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             opened.append(
                 await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
             )
@@ -97,7 +98,7 @@ async def listening(tls: ListenerTls) -> AsyncIterator[Callable[..., Awaitable[D
         for _, writer in opened:
             writer.close()
             with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     await writer.wait_closed()
         server.close()
 
@@ -111,7 +112,7 @@ def shown(writer: asyncio.StreamWriter) -> bytes:
 
 async def lives(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"hello\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await reader.readline() == b"hello\n"
 
 

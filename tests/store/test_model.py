@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import ROW_BYTES, Acquired, Changes, PartitionKey, Segment, StoredUse
 from maitred.store.interface import SegmentRead
 from tests.store.engines import Engine, Postgres, opened
@@ -120,7 +121,11 @@ async def play(two: list[Store], history: list[Any]) -> None:
             store, n = how
             acquired = await acquire(two[store], keys[n])
             model = models[n]
-            assert acquired == Acquired(model.range_id + 1, None, model.backlog, model.clean)
+            row = model.results.get(CONTROLS_ROW)
+            controls = None if row is None else row.body
+            assert acquired == Acquired(
+                model.range_id + 1, None, model.backlog, model.clean, controls=controls
+            )
             held[store][n] = model.range_id = acquired.range_id
             model.clean = False
         elif what == "commit":

@@ -20,6 +20,7 @@ from maitred.store.interface import LastOwner
 from maitred.store.postgres import open_postgres
 from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
 from maitred.store.scripts import Migration, migrations, statements
+from tests.node.raw import PATIENCE_SECONDS
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
 from tests.store.samples import ANY_SIZE, KEY, OTHER, acquire, everything, segment, write
@@ -229,7 +230,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
             for pid in (postmaster, *children):
                 os.kill(pid, signal.SIGCONT)
         assert time.monotonic() - began < 30
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 try:
                     acquired = await acquire(store, KEY)

@@ -113,7 +113,9 @@ class Stage:
     def url(self) -> str:
         return f"maitred://127.0.0.1:{self.port}"
 
-    def start_node(self, shards: int = 2, **environment: str) -> RunningNode:
+    def start_node(
+        self, shards: int = 2, *, gateway: bool = False, **environment: str
+    ) -> RunningNode:
         """At the same place each time."""
         if self.store is not None:
             environment["MAITRED_STORE"] = self.store
@@ -125,6 +127,7 @@ class Stage:
                 port=self.port,
                 data=self.directory / "data",
                 environment=environment,
+                gateway=gateway,
             )
         )
         self.port = self._node.port

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maitred import App
 from maitred.errors import TaskCancelled, TaskFailed
-from maitred.worker.failure_log import BURST_LINES, LINES_PER_SECOND, FailureLog
+from maitred.metrics.histogram import Histogram
+from maitred.protocol.tasks import End, Finished
+from maitred.routing.names import TASKS, QueueId
+from maitred.worker.execution import Execution, Origin
+from maitred.worker.failure_log import (
+    BURST_LINES,
+    FAILURES_KEPT,
+    LINE_SECONDS,
+    SHOWN_AGAIN_SECONDS,
+    SHOWN_AGAIN_TIMES,
+    TOGETHER_LINES,
+    FailureLog,
+)
 from maitred.worker.outcomes import failure
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
+from tests.worker.serving import serving
 
-QUEUE, HANDLER = "shop/thumbnails", "thumbnail"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HANDLER = "thumbnail"
+EVENTS = {"a task failed", "a task timed out", "a query failed", "a query timed out"}
 
 
 class Kitchen:
@@ -57,7 +74,7 @@ def failures(log: RecordedLog) -> list[dict[str, Any]]:
     return [
         fields
         for level, event, fields in log.lines
-        if level == "warning" and event in {"a task failed", "a query failed"}
+        if level in {"warning", "error"} and event in EVENTS
     ]
 
 
@@ -150,17 +167,200 @@ async def test_a_query_that_fails_and_one_that_its_caller_gave_no_time() -> None
         assert failures(log)[1]["error"] == "timed-out"
 
 
+class Failing:
+    """A failure log with a clock of its own, and tasks that fail at will."""
+
+    def __init__(self) -> None:
+        self.log = RecordedLog()
+        self.now = 0.0
+        self.failures = FailureLog(self.log, lambda: self.now)
+        self.sequence = 0
+        self.origins: dict[str, Origin] = {}
+
+    def fail(
+        self,
+        kind: str = "ValueError",
+        place: str = 'File "shop.py", line 7, in charge',
+        *,
+        queue: str = "thumbnails",
+        answer: Finished | None = None,
+        answered: bool = True,
+    ) -> End:
+        """One attempt fails, and the node answers the report."""
+        self.sequence += 1
+        origin = self.origin(queue)
+        trace = f"Traceback (most recent call last):\n  {place}\n    charge()\n{kind}: too small\n"
+        how, body = failure(kind, "too small", trace)
+        end = End(self.sequence, 1, b"p" * 16, how, body)
+        self.failures.task_failed(origin, (self.sequence, 1), how, body)
+        if answered:
+            self.failures.answered(origin, [end], answer or Finished([]))
+        return end
+
+    def origin(self, queue: str) -> Origin:
+        if queue not in self.origins:
+            self.origins[queue] = Origin(QueueId("shop", queue, TASKS), 0, HANDLER, Histogram())
+        return self.origins[queue]
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return failures(self.log)
+
+
 def test_a_flood_of_failures_does_not_fill_the_log() -> None:
-    log, now = RecordedLog(), [0.0]
-    written = FailureLog(log, lambda: now[0])
-    _, body = failure("ValueError", "too small")
-    for number in range(BURST_LINES + 1_000):
-        written.attempt_failed(QUEUE, HANDLER, f"{QUEUE}/0/{number}", 1, body)
-    assert len(failures(log)) == BURST_LINES
-    written.attempt_failed("shop/mail", HANDLER, "shop/mail/0/1", 1, body)
-    assert len(failures(log)) == BURST_LINES + 1, "another queue has a budget of its own"
-    now[0] += 1.0 / LINES_PER_SECOND
-    for number in range(2):
-        written.attempt_failed(QUEUE, HANDLER, f"{QUEUE}/0/{number}", 1, body)
-    *_, last = failures(log)
-    assert (len(failures(log)), last["unlogged"]) == (BURST_LINES + 2, 1_000)
+    failing = Failing()
+    for _ in range(BURST_LINES + 1_000):
+        failing.fail()
+    # The first is a failure that was not seen before, which has a budget of its own.
+    assert len(failing.lines) == BURST_LINES + 1
+    failing.fail(queue="mail")
+    assert len(failing.lines) == BURST_LINES + 2, "another queue has a budget of its own"
+    failing.now += LINE_SECONDS
+    failing.fail()
+    failing.fail()
+    *_, last = failing.lines
+    assert (len(failing.lines), last["unlogged"]) == (BURST_LINES + 3, 999)
+    assert last["times"] == BURST_LINES + 1_001, "all are counted"
+
+
+def test_a_rare_failure_is_seen_among_many() -> None:
+    failing = Failing()
+    for _ in range(10_000):
+        failing.fail()
+    failing.fail("KeyError")
+    line = failing.lines[-1]
+    assert (line["error"], line["times"]) == ("KeyError", 1)
+    assert "KeyError" in line["exception"]
+
+
+def test_many_queues_together_write_a_bounded_number_of_lines() -> None:
+    failing = Failing()
+    for number in range(1_000):
+        for _ in range(3):
+            failing.fail(queue=f"queue-{number}")
+    assert len(failing.lines) <= 2 * TOGETHER_LINES
+
+
+def test_a_traceback_comes_once_and_again_after_an_hour() -> None:
+    failing = Failing()
+    failing.fail()
+    for _ in range(3):
+        failing.now += 60
+        failing.fail()
+    first, *rest = failing.lines
+    assert "line 7, in charge" in first["exception"]
+    assert not any("exception" in line for line in rest)
+    assert {line["failure"] for line in failing.lines} == {first["failure"]}
+    assert [line["times"] for line in failing.lines] == [1, 2, 3, 4]
+    failing.fail(place='File "shop.py", line 9, in charge')
+    assert failing.lines[-1]["failure"] != first["failure"], "another place, another failure"
+    assert "line 9" in failing.lines[-1]["exception"]
+    failing.now += SHOWN_AGAIN_SECONDS
+    failing.fail()
+    assert failing.lines[-1]["exception"] == first["exception"]
+
+
+def test_a_traceback_comes_again_after_a_thousand_failures() -> None:
+    failing = Failing()
+    for _ in range(SHOWN_AGAIN_TIMES + 1):
+        failing.now += LINE_SECONDS
+        failing.fail()
+    assert [line["times"] for line in failing.lines if "exception" in line] == [
+        1,
+        SHOWN_AGAIN_TIMES + 1,
+    ]
+
+
+def test_the_memory_for_different_failures_is_bounded() -> None:
+    failing = Failing()
+    for number in range(FAILURES_KEPT + 10):
+        failing.fail(f"Error{number}")
+    assert len(failing.failures._known) == FAILURES_KEPT
+    assert not failing.failures._waiting
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "said"),
+    [
+        (
+            Finished([], [], [(1, 4.04, 2)]),
+            "warning",
+            {"next": "retry", "retry_seconds": 4.0, "attempts_left": 2},
+        ),
+        (Finished([], [], [(1, 0.0, 0)]), "warning", {"next": "dead letter"}),
+        (Finished([], [], [(1, 0.0, -1)]), "warning", {"next": "nothing: the task is over"}),
+        (
+            Finished([1]),
+            "warning",
+            {"next": "nothing: another worker has the task, or it is over"},
+        ),
+        (Finished([], [1]), "warning", {"next": "nothing: the node refused the report"}),
+        (Finished([]), "warning", {}),
+    ],
+)
+def test_a_line_says_what_follows(answer: Finished, level: str, said: dict[str, Any]) -> None:
+    failing = Failing()
+    failing.fail(answer=answer)
+    ((seen, _, line),) = failing.log.lines
+    assert seen == level
+    told = {name: line[name] for name in ("next", "retry_seconds", "attempts_left") if name in line}
+    assert told == said
+
+
+def test_a_line_does_not_wait_for_a_node_that_is_away() -> None:
+    failing = Failing()
+    end = failing.fail(answered=False)
+    assert not failing.lines
+    failing.failures.answered(failing.origin("thumbnails"), [end], None)
+    assert failing.lines[0]["next"].startswith("unknown")
+    failing.failures.answered(failing.origin("thumbnails"), [end], Finished([]))
+    assert len(failing.lines) == 1, "it is not written twice"
+    failing.fail(answered=False)
+    failing.failures.unanswered()
+    assert failing.lines[1]["next"].startswith("unknown")
+
+
+@in_a_loop
+async def test_a_worker_knows_what_follows_a_real_report(tmp_path: Path) -> None:
+    """By a real partition: one retry, then a dead letter."""
+    app = App("shop")
+
+    @app.handler("charge", retries=1, backoff=0)
+    async def charge() -> None:
+        raise ValueError("no card")
+
+    async with serving(tmp_path, app) as shop:
+        task = await charge.enqueue()
+        with pytest.raises(TaskFailed):
+            await task.result(timeout=20)
+        lines = await shop.said("a task failed", shop.log, 2)
+        ((level, buried),) = await shop.said("a task became a dead letter", shop.node.log)
+    assert [level for level, _ in lines] == ["warning", "warning"]
+    (_, first), (_, second) = lines
+    assert level == "warning"
+    assert buried == {
+        "namespace": "shop",
+        "queue": "charge",
+        "task": task.id,
+        "attempts": 2,
+        "error": "ValueError",
+    }
+    assert (first["next"], first["attempts_left"], first["attempt"]) == ("retry", 1, 1)
+    assert (second["next"], second["attempt"]) == ("dead letter", 2)
+    assert "exception" in first
+    assert "exception" not in second
+    assert (first["failure"], second["times"]) == (second["failure"], 2)
+
+
+@in_a_loop
+async def test_a_lost_lease_is_logged() -> None:
+    kitchen, log = Kitchen(), RecordedLog()
+    async with FakeNode() as node, a_worker(node, kitchen.app, "async", log=log) as worker:
+        await kitchen.on_the_loop.enqueue("wait")
+        await kitchen.begun.wait()
+        (execution,) = worker._attempts()
+        assert isinstance(execution, Execution)
+        worker._slots.lost(execution)
+        ((_, _, line),) = [one for one in log.lines if one[1].startswith("a lease was lost")]
+        assert (line["queue"], line["attempt"]) == ("shop/async", 1)
+        assert line["task"] == execution.task_id

@@ -15,7 +15,7 @@ AWAY = Unavailable("Nobody is there.")
 
 def outage() -> tuple[Outage, CapturingLogger]:
     log = CapturingLogger()
-    return Outage(ClientSettings(), Random(1), log), log
+    return Outage(ClientSettings(), Random(1), log, lambda: 0.0), log
 
 
 def said(log: CapturingLogger) -> list[str]:

@@ -14,6 +14,7 @@ from maitred.protocol.query_link import RunQuery, decode_query_end, encode_run
 from maitred.protocol.refusals import decode_error
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
 from tests.node.in_process import RecordedLog, in_a_loop, until
+from tests.node.raw import PATIENCE_SECONDS
 from tests.worker.querying import ReservingNode, a_gateway, decode, encode, read_failure
 from tests.worker.running import a_worker
 
@@ -215,7 +216,7 @@ async def test_nobody_wants_the_answer_any_more() -> None:
         await desk.begun.wait()
         await node.until(lambda: any(fetch.running for fetch in node.held(Fetch)))
         node.stopped.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await desk.cancelled.wait()
         await until(lambda: worker.statistics.busy == 0)
         _, last = await node.answer()
@@ -233,7 +234,7 @@ async def test_the_way_back_is_gone() -> None:
 
         node.before[Fetch] = refuse
         node.relay(node.reserve("holding"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await desk.cancelled.wait()
         await until(lambda: worker.statistics.busy == 0)
 

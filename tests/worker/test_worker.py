@@ -34,6 +34,7 @@ from maitred.worker.completions import SLOW_SECONDS
 from maitred.worker.execution import Execution
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop, instances, until
+from tests.node.raw import PATIENCE_SECONDS
 from tests.worker.running import a_worker
 
 
@@ -209,8 +210,11 @@ async def test_an_attempt_that_runs_is_not_begun_again() -> None:
     async with FakeNode() as node, a_worker(node, shop.app, "holding", slots=2) as worker:
         task = await shop.holding.enqueue(1)
         await shop.begun.get()
+        await node.until(lambda: node.held(Offer))
+        offers = len(node.heard(Offer))
         given_again(node, "holding")
-        await node.until(lambda: not node.partition("holding").waiting)
+        # The worker offers its free slot again when it has seen what it was given.
+        await node.until(lambda: len(node.heard(Offer)) > offers)
         shop.go_on.set()
         assert await task.result(timeout=10) == 1
         assert worker.statistics.begun == 1
@@ -468,7 +472,7 @@ async def test_handlers_that_are_left_behind_are_stopped_and_do_not_count_as_fai
         async with a_worker(node, app, drain_seconds=0.05, log=log) as worker:
             await waiting.enqueue()
             await begun.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await ended.wait()
         await node.until(lambda: not worker.statistics.busy)
         assert (worker.statistics.failed, worker.statistics.stopped) == (0, 0)

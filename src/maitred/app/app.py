@@ -51,7 +51,7 @@ from maitred.settings import PORT
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
     from types import TracebackType
     from typing import Protocol, Unpack
 
@@ -118,12 +118,18 @@ class App:
     # Handlers
 
     def handler(
-        self, queue: str, *, selection: str = "weighted", **options: Unpack[Options]
+        self,
+        queue: str,
+        *,
+        selection: str = "weighted",
+        hide: Sequence[str] = (),
+        **options: Unpack[Options],
     ) -> Decorating:
         """Have a function serve a queue. `options` apply to every task unless a call overrides
         them.
 
-        `selection` is how partitions are picked, if the queue has several.
+        `selection` is how partitions are picked, if the queue has several. `hide` names parameters
+        whose values stay out of logs and of the texts of failures.
         """
         of = QueueId(self.namespace, queue, TASKS)
         wanted = conditions(options)
@@ -149,6 +155,7 @@ class App:
                 idempotent=idempotent,
                 do_not_queue=do_not_queue,
                 require_worker=require_worker,
+                hide=hide,
             )
             self.handlers[queue] = made
             return made

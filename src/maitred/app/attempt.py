@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from typing import Any, Protocol
 
+    from maitred.redaction import Redaction
+
     class Meter(Protocol):
         """Counts what is served and what waits inside a worker. Any thread may call it, but
         `submitted` only the worker's event loop."""
@@ -76,6 +78,17 @@ class Attempt:
     def query_id(self) -> str:
         """The gateway and its number for the query, as in its query table; empty for a task."""
         return ""
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """What a log line of this code should say of it: queue and handler, with task and attempt
+        or with the query. Empty outside of a worker."""
+        return {}
+
+    def redaction(self) -> Redaction | None:
+        """Return what keeps texts free of the handler's hidden arguments; None if it hides
+        nothing."""
+        return None
 
     @property
     def task_id(self) -> str:

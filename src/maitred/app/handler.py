@@ -32,9 +32,10 @@ from maitred.client.query_calls import (
 )
 from maitred.dispatch.ask import Ask
 from maitred.errors import InvalidArguments, InvalidTaskId
+from maitred.redaction import hidden_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Unpack
 
     from maitred.app.session import SessionOwner
@@ -72,6 +73,7 @@ class Handler(Generic[Parameters, Result, Called]):
         idempotent: bool = False,
         do_not_queue: bool = False,
         require_worker: bool = False,
+        hide: Sequence[str] = (),
     ) -> None:
         self.app = app
         self.id = queue
@@ -87,6 +89,8 @@ class Handler(Generic[Parameters, Result, Called]):
         """Whether its queries may be run again on another worker."""
         self.do_not_queue = do_not_queue
         self.require_worker = require_worker
+        self.hidden = hidden_parameters(signature.names, hide, signature.name, signature.defaults)
+        """The parameters whose values stay out of logs and failures; None if there are none."""
         self._querying: QueryGateway | None = None
         functools.update_wrapper(self, signature.function)
 

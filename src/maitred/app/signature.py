@@ -61,7 +61,6 @@ class Signature:
         "_defaults",
         "_described",
         "_named_from",
-        "_names",
         "_parameters",
         "_places",
         "_read_arguments",
@@ -73,6 +72,7 @@ class Signature:
         "is_async",
         "is_stream",
         "name",
+        "names",
     )
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -89,7 +89,8 @@ class Signature:
         row = self._row(result) if self.is_stream else Any
         if self.is_stream:
             result = list[row]  # type: ignore[valid-type]
-        self._names = tuple(one.name for one in parameters)
+        self.names = tuple(one.name for one in parameters)
+        """The parameters, in the order in which a call encodes them."""
         self._places = {
             one.name: place
             for place, one in enumerate(parameters)
@@ -114,7 +115,7 @@ class Signature:
             named = msgspec.defstruct(
                 "Arguments",
                 fields,
-                rename={f"p{place}": name for place, name in enumerate(self._names)},
+                rename={f"p{place}": name for place, name in enumerate(self.names)},
                 forbid_unknown_fields=True,
             )
             self._read_arguments = msgpack.Decoder(shape).decode
@@ -125,6 +126,12 @@ class Signature:
             raise self._refused(str(problem).rstrip(".")) from None
 
     # Arguments
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the parameters that have one, by name."""
+        named = zip(self.names, self._defaults, strict=True)
+        return {name: one for name, one in named if one is not inspect.Parameter.empty}
 
     def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Encode the arguments of a call; raise `InvalidArguments` if they do not fit."""
@@ -155,10 +162,10 @@ class Signature:
         border = self._named_from
         if border == len(values):
             return values, _NOTHING
-        return values[:border], dict(zip(self._names[border:], values[border:], strict=True))
+        return values[:border], dict(zip(self.names[border:], values[border:], strict=True))
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        names = self._names
+        names = self.names
         if len(args) > self._named_from:
             raise InvalidArguments(
                 f"{self.name} takes {self._named_from} arguments without a name, not {len(args)}."
@@ -184,7 +191,7 @@ class Signature:
         return values
 
     def _unwritable(self, values: Any, problem: Exception) -> InvalidArguments:  # noqa: ANN401
-        for name, value in zip(self._names, values, strict=False):
+        for name, value in zip(self.names, values, strict=False):
             try:
                 encode(value)
             except UNWRITABLE:
@@ -196,7 +203,7 @@ class Signature:
         return InvalidArguments(f"The arguments of {self.name} cannot be serialised: {problem}.")
 
     def _misfit(self, problem: Exception) -> InvalidArguments:
-        return misfit(problem, self.name, self._names, self._required)
+        return misfit(problem, self.name, self.names, self._required)
 
     def describe(self) -> bytes:
         """Return the shape of the parameters (`client/shapes.py`); empty if any arguments are

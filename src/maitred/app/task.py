@@ -21,8 +21,9 @@ from maitred.errors import (
     TaskCancelled,
     TaskExpired,
     TaskFailed,
+    TaskPurged,
 )
-from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked
+from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked, Signatures
 from maitred.routing.keys import check_partition
 from maitred.routing.names import TASKS
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.app.session import SessionOwner
+    from maitred.client.client import AsyncClient
+    from maitred.protocol.tasks import SignaturesFound
 
 Result = TypeVar("Result")
 
@@ -44,6 +47,12 @@ enough for proxies that close idle connections."""
 AWAY_SECONDS: Final = 2.0
 """`result()` keeps asking for this long while the node reports its store as unavailable, so that
 one failed commit does not reach the caller."""
+
+PAUSED_SECONDS: Final = 0.5
+"""How much longer than its timeout `result()` may take to find out that the queue is paused."""
+
+ROOT: Final = 0
+"""The partition that knows whether its queue is paused."""
 
 _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_LONGEST_SECONDS: Final = 5.0
@@ -139,14 +148,33 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                 if left <= 0:
                     break
         why = "" if isinstance(problem, DeadlineExceeded) else f" ({problem.sentence.rstrip('.')})"
+        paused = await self._paused_seconds_ago(session.client)
+        if paused is not None:
+            raise DeadlineExceeded(
+                f"The task {self.id} did not end within {seconds:g} s{why}: its queue has been "
+                f"paused for {paused:,.0f} s.",
+                remedy="It runs when an operator resumes the queue; ask for its result again then.",
+            )
         raise DeadlineExceeded(
             f"The task {self.id} did not end within {seconds:g} s{why}.",
             remedy="Ask for its result again later; the task goes on.",
         )
 
+    async def _paused_seconds_ago(self, client: AsyncClient) -> float | None:
+        """Return for how long the queue has been paused; None if it is not, or if the node does not
+        tell at once."""
+        message = Signatures(self._app.namespace, self.queue, TASKS, ROOT, 0)
+        try:
+            answer = await client.request(message, PAUSED_SECONDS)
+        except MaitredError:
+            return None
+        return cast("SignaturesFound", answer).paused_seconds_ago
+
 
 def error_of(task_id: str, outcome: Outcome) -> MaitredError:
     """Return the error that tells why a task ended without a result."""
+    if outcome.status == "cancelled" and outcome.body:
+        return TaskPurged(f"The task {task_id} was dropped: an operator purged its queue.")
     if outcome.status == "cancelled":
         return TaskCancelled(f"The task {task_id} was cancelled.")
     if outcome.status == "expired":

@@ -6,16 +6,20 @@ import click
 
 from maitred.cli.admin_backup import backup, restore
 from maitred.cli.admin_cluster import cluster
+from maitred.cli.admin_control import pause, resume, set_settings
 from maitred.cli.admin_damaged import damaged
+from maitred.cli.admin_dashboards import dashboards
 from maitred.cli.admin_dead import dead
 from maitred.cli.admin_delete import delete
 from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_node import node
 from maitred.cli.admin_partitions import update_partitions
+from maitred.cli.admin_purge import purge
 from maitred.cli.admin_query import query
 from maitred.cli.admin_reload import reload
 from maitred.cli.admin_token import token
+from maitred.cli.admin_watch import watch_queues
 from maitred.cli.admin_worker import worker
 from maitred.cli.groups import HintingGroup
 
@@ -27,14 +31,17 @@ def admin() -> None:
 
 @admin.group(cls=HintingGroup)
 def queue() -> None:
-    """Queues: list, describe, delete; partitions, dead letters, damaged rows.
+    """Queues: list, watch, pause, set, purge, delete; partitions, dead letters, damaged rows.
 
     A queue is named with its namespace, as in shop/thumbnails. The user needs the permission
     `admin` in that namespace; for the list, in every namespace.
     """
 
 
-for _command in (list_queues, describe, update_partitions, dead, damaged, delete):
+for _command in (
+    *(list_queues, describe, pause, resume, set_settings, update_partitions),
+    *(dead, damaged, purge, delete, watch_queues),
+):
     queue.add_command(_command)
 
 admin.add_command(query)
@@ -43,5 +50,6 @@ admin.add_command(worker)
 admin.add_command(cluster)
 admin.add_command(node)
 admin.add_command(reload)
+admin.add_command(dashboards)
 admin.add_command(backup)
 admin.add_command(restore)

@@ -14,6 +14,7 @@ import click
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
 from maitred.cli.admin_ask import UNREACHABLE
+from maitred.cli.admin_control import told_of_pause, told_of_settings
 from maitred.cli.admin_names import label, queue_argument
 from maitred.cli.admin_totals import DescribedQueue, describe_all
 from maitred.cli.output import json_option, print_fact, print_json, print_table, row_of
@@ -64,6 +65,8 @@ def describe(queue: QueueId, node: AskedNode, *, as_json: bool) -> None:
 
 
 def _told(queue: DescribedQueue) -> dict[str, object]:
+    from msgspec import to_builtins
+
     root, (found, silent) = queue.root, queue.partitions
     partitions = {
         at: _partition_told(one) | {"address": queue.addresses.get(one.node)}
@@ -78,6 +81,8 @@ def _told(queue: DescribedQueue) -> dict[str, object]:
         "namespace_queues": root.namespace_queues,
         "namespace_queues_max": root.namespace_queues_max,
         "served_seconds_ago": root.served_seconds_ago,
+        "controls": to_builtins(root.controls),
+        "settings": to_builtins(root.settings),
         "totals": queue.totals()._asdict(),
         "partitions": [one for _, one in sorted(partitions.items())],
         "workers": [worker._asdict() for worker in queue.workers()],
@@ -130,6 +135,8 @@ def _print_totals(queue: DescribedQueue) -> None:
         "partitions",
         f"{counts.read} to read, {counts.write} to write (version {counts.version})",
     )
+    if root.controls.pause is not None:
+        print_fact("paused", told_of_pause(root), "yellow")
     oldest = f", the oldest for {units.duration(summed.oldest_seconds)}" if summed.backlog else ""
     print_fact("backlog", f"{summed.backlog:,} waiting{oldest}; {summed.later:,} later")
     limited = "" if limit is None else f"; limited to {units.rate(limit)}/s"
@@ -172,6 +179,10 @@ def _print_totals(queue: DescribedQueue) -> None:
             f"{summed.not_kept:,} results and error texts: no room within the quotas",
             "yellow",
         )
+    for name, said in told_of_settings(root.settings):
+        print_fact("setting", f"{name} = {said}")
+    if root.controls.version:
+        print_fact("controls", f"version {root.controls.version}")
     print_fact("stored", _stored(root.queue_stored))
     print_fact("namespace", _stored(root.namespace_stored))
     if summed.unreachable:
@@ -215,7 +226,7 @@ def _share(part: int, whole: int) -> units.Shown | None:
 
 _WORK: dict[str, Callable[[PartitionDescription], object]] = {
     "shard": lambda one: one.shard,
-    "state": lambda one: one.state,
+    "state": lambda one: one.state + (", paused" if one.controls.pause is not None else ""),
     "backlog": lambda one: units.count(one.backlog),
     "age": lambda one: units.duration(one.backlog_age_seconds),
     "in/s": lambda one: units.rate(one.added_per_second),

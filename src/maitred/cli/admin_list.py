@@ -121,7 +121,7 @@ def list_queues(
     if as_json:
         print_json(
             {
-                "queues": [_told(queue, answer.described) for queue in page.queues],
+                "queues": [queue_told(queue, answer.described) for queue in page.queues],
                 "namespaces": [use._asdict() for use in answer.namespaces],
                 "total": page.total,
                 "next": page.after,
@@ -129,7 +129,7 @@ def list_queues(
             }
         )
     elif page.queues:
-        print_table([_row(queue, answer.described) for queue in page.queues])
+        print_table(queue_rows(page.queues, answer.described))
     else:
         click.echo("There are no queues here." if after is None else "There are no more queues.")
     silent = answer.silent()
@@ -184,7 +184,19 @@ def _name(queue: QueueId) -> str:
     return label(queue) + ("" if queue.type == TASKS else f" (type {queue.type})")
 
 
+def queue_rows(
+    queues: Iterable[QueueId], described: Answers[QueueId, DescribedQueue]
+) -> list[dict[str, object]]:
+    """Return the rows of the table; the column of the state is there if a queue is paused."""
+    rows = [_row(queue, described) for queue in queues]
+    if not any(row["state"] for row in rows):
+        for row in rows:
+            del row["state"]
+    return rows
+
+
 def _row(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, object]:
+    state = ""
     if queue in described.silent:
         partitions, rest = UNREACHABLE, dict.fromkeys(_COLUMNS)
     else:
@@ -192,7 +204,9 @@ def _row(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[st
         read, write = one.root.counts.read, one.root.counts.write
         partitions = str(read) if read == write else f"{read}, {write} written"
         rest = row_of(_COLUMNS, one.totals())
-    return {"queue": _name(queue), "partitions": partitions} | rest
+        if one.root.controls.pause is not None:
+            state = "paused"
+    return {"queue": _name(queue), "state": state, "partitions": partitions} | rest
 
 
 def _quota(summed: QueueTotals) -> units.Shown | None:
@@ -218,17 +232,21 @@ _COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
 }
 
 
-def _told(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, Any]:
+def queue_told(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, Any]:
+    """Return a queue for JSON."""
+    from msgspec import to_builtins
+
     named = queue._asdict()
     if queue in described.silent:
         return named | {"state": UNREACHABLE, "error": described.silent[queue].told()}
     one = described.found[queue]
-    counts = one.root.counts
+    counts, pause = one.root.counts, one.root.controls.pause
     return (
         named
         | {"read": counts.read, "write": counts.write, "version": counts.version}
         | {"partitions_asked": len(one.partitions.found) + len(one.partitions.silent)}
         | {"served_seconds_ago": one.root.served_seconds_ago}
+        | {"paused": None if pause is None else to_builtins(pause)}
         | one.totals()._asdict()
     )
 

@@ -195,6 +195,13 @@ def _http(running: StartedNode, settings: Node) -> str | None:
     return f"{scheme}://{_bracketed(host)}:{running.http_port}"
 
 
+def _monitor(running: StartedNode) -> str | None:
+    if not running.monitor_port:
+        return None
+    host = _EVERYWHERE.get(running.monitor_host, running.monitor_host)
+    return f"http://{_bracketed(host)}:{running.monitor_port}"
+
+
 def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
     return {
         "url": _url(running, settings),
@@ -205,6 +212,7 @@ def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
         "source_port": running.source_port or None,
         "http": _http(running, settings),
         "gateway_pid": running.gateway_pid or None,
+        "monitor": _monitor(running),
         "shards": [
             {"shard": number, "pid": pid, "port": port}
             for number, (pid, port) in enumerate(zip(running.pids, running.own_ports, strict=True))
@@ -258,6 +266,7 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
     none = "the gateway does not reach the node: see the log" if running.gateway_pid else "off"
     click.echo(f"http     {_http(running, settings) or none}")
+    click.echo(f"monitor  {_monitor(running) or 'off'}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
     http_api = _http(running, settings)

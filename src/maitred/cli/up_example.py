@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from maitred.cli.admin_list import all_queues
 from maitred.cli.admin_worker_ask import present
 from maitred.errors import CannotStart, InvalidArgument, MaitredError
 from maitred.node.child_process import send_signal
@@ -25,8 +26,10 @@ from maitred.node.child_process import send_signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.client.client import AsyncClient
     from maitred.logs import Logger
     from maitred.node.supervisor import StartedNode
+    from maitred.routing.names import QueueId
     from maitred.settings import Node
 
 WORKERS = 2
@@ -82,12 +85,14 @@ class ExamplePool:
                 await asyncio.gather(*self._watching)
         except TimeoutError:
             self._log.warning("the example's workers do not stop; killed")
-            self.kill()
+            await self.kill()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
+        """Kill the workers, and wait for their end."""
         self._is_stopping = True
         for process in self._processes:
             send_signal(process, signal.SIGKILL)
+        await asyncio.gather(*(process.wait() for process in self._processes))
 
     async def _started(self, name: str, url: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -127,12 +132,21 @@ class ExamplePool:
                     )
             with suppress(MaitredError):
                 async with PendingClient(url, connect_seconds=START_SECONDS) as client:
-                    there = await present(client, queues)
-                if not there.silent and all(
-                    sum(queue in one.queues for one in there.workers) >= WORKERS for queue in queues
-                ):
-                    return
+                    if await _are_there(client, queues):
+                        return
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _are_there(client: AsyncClient, queues: list[QueueId]) -> bool:
+    """Return whether all workers attend at all queues. A queue is only asked for them once it
+    exists: the first lines of the node's log would be about requests that it refused."""
+    known, _, _ = await all_queues(client)
+    if not known.issuperset(queues):
+        return False
+    there = await present(client, queues)
+    return not there.silent and all(
+        sum(queue in one.queues for one in there.workers) >= WORKERS for queue in queues
+    )
 
 
 QUEUES = ("EQUITY_MARKET_RDB", "EQUITY_MARKET_HDB", "EQUITY_MARKET_TICKS")

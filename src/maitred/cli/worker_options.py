@@ -83,6 +83,24 @@ def worker_options(command: _Command) -> _Command:
                 help="Listen on a public address without TLS: arguments and results are readable "
                 "on the way.",
             ),
+            click.option(
+                "--monitor-host",
+                metavar="HOST|none",
+                help="Address of /health, /ready and /metrics; none: no pages.  "
+                "[default: 127.0.0.1]",
+            ),
+            click.option(
+                "--monitor-port",
+                metavar="PORT",
+                help="Port of that address.  [default: a free one, which the log tells]",
+            ),
+            click.option(
+                "--monitor-open-metrics",
+                is_flag=True,
+                flag_value="true",
+                default=None,
+                help="Let other machines read /metrics, which names queues.",
+            ),
             click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]"),
             click.option(
                 "--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]"
@@ -113,17 +131,17 @@ def serve(
 
     from maitred.client.address import parse_address
     from maitred.logs import logger
+    from maitred.worker.log_handler import take_over
     from maitred.worker.process import default_name, work
 
-    nowhere = options.get("host") == NOWHERE
-    if nowhere:
-        del options["host"]
-    settings = fitted(WorkerSettings, options)
-    if nowhere:
-        settings = replace(settings, host=None)
-    log = logger(fitted(Log, {"format": log_format, "level": log_level}, "log_"))
+    nowhere = {name: None for name in ("host", "monitor_host") if options.get(name) == NOWHERE}
+    given = {name: text for name, text in options.items() if name not in nowhere}
+    settings = replace(fitted(WorkerSettings, given), **nowhere)
+    log_settings = fitted(Log, {"format": log_format, "level": log_level}, "log_")
+    log = logger(log_settings)
     if name is not None and not 0 < len(name) <= NAME_LETTERS:
         raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
+    take_over(log, log_settings.level)
     app, handlers = load()
     if url is not None:
         parse_address(url)

@@ -395,6 +395,7 @@ class AsyncClient:
             flags, _, answered, body = frame
             if answered == opcode + ANSWER and not flags:
                 return decode_answer(opcode, body)
+            home = None
             if frame.flags & CUSTOM_PAYLOAD:
                 home, body = without_home(frame.body)
                 frame = frame._replace(body=body)
@@ -403,6 +404,8 @@ class AsyncClient:
             if frame.opcode == Opcode.ERROR:
                 return self._explained(call, error_of(frame))
             if frame.opcode == opcode + ANSWER:
+                if home is not None:
+                    self._router.served_at(call, home)
                 return decode_answer(opcode, frame.body)
             raise ProtocolViolation(  # noqa: TRY301 - counted like the others
                 f"The node answered {opcode.name} with the opcode 0x{frame.opcode:02x}."
@@ -629,6 +632,11 @@ class AsyncClient:
     def clustered(self) -> bool:
         """Whether a view of the cluster is known."""
         return self._router.view is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether any node is connected; may be asked from another thread."""
+        return self._router.nodes.connected
 
     def follow_routes(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever partitions may have other owners than before; return a function

@@ -1,8 +1,10 @@
 """One connection to one shard: its handshake, its requests, and its liveness probes.
 
 Requests beyond the limit in flight wait in a line, first come first served, and are sent as answers
-make room. A connection that has been silent for a while is probed with OPTIONS, as CQL's drivers
-do; if the probe is not answered, the connection is closed. It is probed sooner if nothing has
+make room. A connection that has been silent for a while, in either direction, is probed with
+OPTIONS, as CQL's drivers do; if the probe is not answered, the connection is closed. Views of the
+cluster that the node pushes do not replace the probe: the node closes a connection on which it
+hears nothing. It is probed sooner if nothing has
 arrived since a request was sent, and at once if that request expired: the network is broken, or the
 node hangs. A long poll causes one such probe.
 
@@ -110,6 +112,7 @@ class Connection(Caller):
         "_heartbeat",
         "_heartbeat_seconds",
         "_inquiries",
+        "_probed_at",
         "_probing",
         "_settings",
         "asked_at",
@@ -140,6 +143,8 @@ class Connection(Caller):
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_seconds = settings.heartbeat_seconds
         self._probing = False
+        self._probed_at = loop.time()
+        """When the last probe was sent; before the first one, when the connection was made."""
         self._inquiries = 0
         """Unanswered requests of its own, for views. They take no stream from the calls."""
         self.credentials_ignored = False
@@ -442,7 +447,8 @@ class Connection(Caller):
         silence = self._settings.silence_seconds
         if self.pool is not None and self.pool.has_deputies:
             silence = min(silence, MEMBER_SILENCE_SECONDS)
-        due = self.arrived_at + self._heartbeat_seconds
+        spoke_at = max(self.asked_at, self._probed_at)
+        due = min(self.arrived_at, spoke_at) + self._heartbeat_seconds
         owes = self.asked_at >= self.arrived_at and self.in_flight
         look_at = now + silence
         if now >= due or (owes and now >= self.arrived_at + silence):
@@ -458,7 +464,7 @@ class Connection(Caller):
         if self._probing or self.closing:
             return
         self._probing = True
-        now = self.loop.time()
+        self._probed_at = now = self.loop.time()
         deadline = now + self._settings.heartbeat_timeout_seconds
         self.ask(Opcode.OPTIONS, b"", _Probe(self), deadline)
         if self.pool is not None and self.pool.has_deputies:

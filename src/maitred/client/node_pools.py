@@ -133,7 +133,7 @@ class NodePools:
     @property
     def connected(self) -> bool:
         """Whether any node is connected."""
-        return any(pool.by_shard for pool in self.current.values())
+        return any(pool.by_shard for pool in list(self.current.values()))
 
     @property
     def settled(self) -> bool:

@@ -150,7 +150,7 @@ class Router:
             self._dispatch_to_shard(call, message.shard, now)
 
     def dispatch_after(self, call: Call, first: Call, now: float) -> None:
-        """Send the call to the shard that was sent the `first` one, which keeps what belongs to it
+        """Send the call to the shard that answered the `first` one, which keeps what belongs to it
         when the partition gets another owner; to the owner if that node has left the cluster."""
         pool = first.pool
         if pool is None or pool.closed or first.shard < 0 or self.closed:
@@ -366,6 +366,13 @@ class Router:
             partition = (message.namespace, message.queue, message.queue_type, message.partition)
             until = self._computed(partition).until
             self._remember(partition, PartitionRoute(right, home.shard, until))
+
+    def served_at(self, call: Call, home: HomeHint) -> None:
+        """Note that the node to which the call was sent has forwarded it, and that the shard which
+        the answer names has served it."""
+        right = self.nodes.of_identity(home.node)
+        if right is not None:
+            call.pool, call.shard = right, home.shard
 
     def forget(self) -> None:
         """Forget all routes: a node has changed."""

@@ -21,6 +21,7 @@ from maitred.client.credentials import ClusterLogin
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
+from maitred.monitor.loop_lag import LoopLag
 from maitred.node.control import Ready, StartGateway
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_reload import NodeReload, SettingsFile
@@ -87,7 +88,12 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
         members=other_nodes(start, surroundings.secret, log),
     )
     stopped = link.follow(gateway.guard.reloading)
-    listener = HttpListener(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
+    listener = HttpListener(
+        port=start.port,
+        tls=None if tls is None else tls.listening,
+        reuse=True,
+        lag=LoopLag(asyncio.get_running_loop()),
+    )
     await gateway.open(listener)
     gateway.connect()
     reached = asyncio.create_task(gateway.reaches_shards.wait())
@@ -216,7 +222,8 @@ async def stand_alone(
         name=default_name(),
         reloadable=() if tls is None else (tls,),
     )
-    address = await gateway.open(HttpListener(tls=None if tls is None else tls.listening))
+    lag = LoopLag(asyncio.get_running_loop())
+    address = await gateway.open(HttpListener(tls=None if tls is None else tls.listening, lag=lag))
     gateway.connect()
     file = SettingsFile(settings, source)
     watching = asyncio.create_task(NodeReload(file, lambda: [_Alone(gateway)], log).watch())

@@ -65,6 +65,7 @@ class Allocator:
         self._tokens = state.tokens
         self._timers = state.timers
         self._effects = state.effects
+        self._meter = state.meter
         self._proofs: ReservationProofs | None = None
         """Created with the first reservation that is counted."""
         self.lines = SlotRequestLines()
@@ -230,6 +231,7 @@ class Allocator:
         for request in self.lines.answerable():
             if request.given and self.lines.close(request):
                 self.allocated.count(len(request.given), now)
+                self._meter.allocated += len(request.given)
                 self._presence.noticed(now)
                 self._effects.append(AllocateSlot(request, request.given))
                 request.given = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -11,7 +11,7 @@ from msgspec import msgpack
 
 from maitred.errors import NotOwner
 from maitred.matching.attempt_proofs import session_of
-from maitred.matching.effects import Beat, NothingForShared, Unproven
+from maitred.matching.effects import Beat, LeasesEnded, NothingForShared, Unproven
 from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.running_attempts import RunningAttempt
 from maitred.matching.task import (
@@ -26,6 +26,7 @@ from maitred.matching.task import (
     Ticket,
 )
 from maitred.matching.task_searches import Told
+from maitred.matching.task_transitions import LOST_REASON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,6 +81,7 @@ class Attempts:
         self._heartbeats = heartbeats
         self._worker_sightings = state.worker_sightings
         self._effects = state.effects
+        self._meter = state.meter
         self._past_range = state.first_sequence + SEQUENCES_PER_RANGE if state.is_clustered else inf
         """Tasks with this sequence number, or a higher one, are those of later owners."""
         self.claims: OrderedDict[int, Claim] = OrderedDict()
@@ -109,7 +111,7 @@ class Attempts:
         The ticket is settled when everything is safe; the caller takes one part of it off with
         `release`, when it has looked up the unknown tasks in the store.
         """
-        ticket = Ticket(token, 1)
+        ticket = Ticket(token, 1, follows=[])
         unknown = []
         refused = []
         done = 0
@@ -139,6 +141,7 @@ class Attempts:
                 unknown.append((sequence, attempt, how, body))
         if done:
             own_tasks.finished.count(done, now)
+            self._meter.ends["done"] += done
         if unknown:
             # A worker may repeat an end that is not on disk yet.
             self._ledger.wait_for_what_is_pending(ticket, now)
@@ -240,6 +243,7 @@ class Attempts:
                 if how == RETURNED:
                     self._away.given_back_early(task)
                     return True
+                self._away.ended_early(task, holder)
                 task.state = ON_TAKE[task.state]
             elif task.state is READY:
                 self._backlog.left(task)
@@ -260,10 +264,12 @@ class Attempts:
 
     def _failed(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
+        self._meter.failed += 1
         task.reported = task.attempt + 1
         self._own_tasks.try_again(task, "failed", body, ticket, now)
 
     def _returned(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
+        self._meter.returned += 1
         if task.revoked:
             self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
@@ -271,6 +277,7 @@ class Attempts:
 
     def _timed_out(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
+        self._meter.timed_out += 1
         task.reported = task.attempt + 1
         self._own_tasks.try_again(task, "timed-out", body, ticket, now)
 
@@ -322,6 +329,10 @@ class Attempts:
                 if task.state is READY:
                     self._backlog.left(task)
                 task.state = ON_CLAIM[task.state]
+                self._own_tasks.lease(task, holder, proof, worker, now)
+            elif task.state is AWAY and attempt == task.attempt + 1:
+                # The heartbeat arrives before the parent's answer says which worker has the task.
+                task.state = ON_TAKE[task.state]
                 self._own_tasks.lease(task, holder, proof, worker, now)
             if (
                 task.state is not GIVEN
@@ -394,23 +405,27 @@ class Attempts:
     def leases_end(self, now: float) -> None:
         """End the leases and claims whose workers have not renewed them in time."""
         leases = self._own_tasks.leases
-        silent = set()
+        silent: Counter[tuple[bytes, str]] = Counter()
         while leases:
             task = next(iter(leases.values()))
             if task.lease_until > now:
                 break
             self._own_tasks.lease_ends(task)
             self.lost += 1
-            silent.add(task.holder)
-            self._own_tasks.try_again(task, "lost", LOST, None, now)
+            self._meter.lost += 1
+            silent[task.holder, task.worker] += 1
+            self._own_tasks.try_again(task, LOST_REASON, LOST, None, now)
         if silent:
+            holders = {holder for holder, _ in silent}
+            for (holder, worker), tasks in silent.items():
+                self._effects.append(LeasesEnded(holder, worker, tasks))
             # Offers from before a worker fell silent would only take more tasks. A worker that
             # lives offers again.
             heard = now - self._settings.lease_seconds
             for offer in self._offers.unanswered():
-                if offer.holder in silent and offer.since <= heard:
+                if offer.holder in holders and offer.since <= heard:
                     self._matcher.answer_without_tasks(offer)
-            for shared in self._offers.silent(silent, heard):
+            for shared in self._offers.silent(holders, heard):
                 self._effects.append(NothingForShared(shared))
         claims = self.claims
         while claims and next(iter(claims.values())).until <= now:

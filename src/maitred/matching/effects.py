@@ -209,6 +209,41 @@ class Beat(NamedTuple):
     revoked: list[int]
 
 
+class Buried(NamedTuple):
+    """Log a task that became a dead letter."""
+
+    sequence: int
+    attempts: int
+    failure: bytes
+    """The encoded failure of the last attempt."""
+
+
+class LeasesEnded(NamedTuple):
+    """Log the tasks of a worker whose leases ended without a heartbeat."""
+
+    holder: bytes
+    worker: str
+    tasks: int
+
+
+class WorkerGone(NamedTuple):
+    """Log a worker that attended and was not heard of any more."""
+
+    session: bytes
+    worker: str
+    orderly: bool
+    """Whether it said before that it stops."""
+
+
+class WorkerBack(NamedTuple):
+    """Log a worker that attends again after it was gone."""
+
+    session: bytes
+    worker: str
+    seconds: float
+    """How long it was away."""
+
+
 class Unproven(NamedTuple):
     """Count and log attempts that a caller named without proof that it was given them."""
 
@@ -279,6 +314,10 @@ Effect = (
     | TellRevoked
     | SetAside
     | Beat
+    | Buried
+    | LeasesEnded
+    | WorkerGone
+    | WorkerBack
     | Unproven
     | NotKept
     | Read

@@ -1,4 +1,5 @@
-"""Cuts the text of a failed attempt to a length that is stored whatever the quotas say."""
+"""The failure of an attempt, as its worker reported it: cut to what is stored whatever the quotas
+say, or to what a log line names."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ FAILURE_BYTES: Final = 128
 than what a stored task counts without its payload, so that failures at most double it."""
 
 _KIND_BYTES: Final = 40
+_SHOWN_BYTES: Final = 100
 _MESSAGE_BYTES: Final = 48
 _CUT: Final = " ... (cut: no room in the store)"
 _UNREADABLE: Final = ("not-kept", "The worker's error")
@@ -25,6 +27,15 @@ def cut_failure(body: bytes) -> bytes:
     except (DecodeError, UnicodeDecodeError, ValueError):
         kind, message = _UNREADABLE
     return msgpack.encode((_clip(kind, _KIND_BYTES), _clip(message, _MESSAGE_BYTES) + _CUT, ""))
+
+
+def kind_of(body: bytes) -> str:
+    """Return the kind of a failure as a worker reported it, cut to a length that fits a line."""
+    try:
+        kind, *_ = _decode(body)
+    except (DecodeError, UnicodeDecodeError, ValueError):
+        return "unknown"
+    return _clip(kind, _SHOWN_BYTES)
 
 
 def _clip(text: str, size: int) -> str:

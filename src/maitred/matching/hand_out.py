@@ -28,13 +28,15 @@ def always() -> bool:
 class HandOut:
     """Tells the parts of a partition what they may hand out now."""
 
-    __slots__ = ("is_leaving", "is_trusted")
+    __slots__ = ("is_leaving", "is_paused", "is_trusted")
 
     def __init__(self, is_trusted: Callable[[], bool]) -> None:
         self.is_trusted = is_trusted
         """Returns whether the node's lease still lasts; asked before anything is handed out."""
         self.is_leaving = False
         """Whether the partition is being handed over: it hands out nothing more."""
+        self.is_paused = False
+        """Whether the queue is paused: its tasks wait, and slots still go to queries."""
 
     @property
     def withholds(self) -> bool:
@@ -42,9 +44,10 @@ class HandOut:
         return self.is_leaving or not self.is_trusted()
 
     def allows(self, task: QueueTask) -> bool:
-        """Return whether the task may go to a worker or to the parent: while the lease is not to be
-        trusted, only a task that no other owner can have. The owner of a visitor decides for it."""
-        if self.is_leaving:
+        """Return whether the task may go to a worker or to the parent: none while the queue is
+        paused; while the lease is not to be trusted, only a task that no other owner can have. The
+        owner of a visitor decides for it."""
+        if self.is_leaving or self.is_paused:
             return False
         is_known = task.stored or task.writing or task.maybe_stored
         return task.origin >= 0 or not is_known or self.is_trusted()

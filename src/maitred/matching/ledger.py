@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, field
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.effects import Tell
 from maitred.matching.records import (
     PRIORITIES,
@@ -50,6 +51,10 @@ with a whole segment does not exceed its limit by much."""
 SEGMENT_BYTES: Final = 2**20
 """Most bytes of payloads of a segment, unless it has one task. Segments are read whole. With rows
 this large the number of bytes determines the store's cost; smaller ones would cost it more rows."""
+
+NEVER_EXPIRES: Final = 1e12
+"""When a row expires that is kept for as long as its queue, in seconds since 1970: in the year
+33,658."""
 
 
 class Pending(Struct, eq=False):
@@ -347,6 +352,13 @@ class Ledger:
             self.pending.dead.append(row)
         else:
             self.pending.results[row.sequence] = row
+        self._touch(now)
+
+    def keep_controls(self, row: bytes, ticket: Ticket | None, now: float) -> None:
+        """Write the row of the queue's controls, which does not expire."""
+        self.pending.results[CONTROLS_ROW] = Result(CONTROLS_ROW, NEVER_EXPIRES, row)
+        self._wait_for(ticket)
+        self._urgent = True
         self._touch(now)
 
     def set_counts(self, counts: PartitionCounts, ticket: Ticket | None, now: float) -> None:

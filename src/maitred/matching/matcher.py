@@ -13,6 +13,7 @@ from maitred.matching.task import GIVEN, ON_END, ON_GIVE
 
 if TYPE_CHECKING:
     from maitred.matching.allocator import Allocator
+    from maitred.matching.limits import Limiter
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.task_transitions import OwnTasks
 
@@ -37,7 +38,12 @@ class Matcher:
         self._waits = state.waits
         self._timers = state.timers
         self._effects = state.effects
+        self._meter = state.meter
         state.timers.register(WaitingOffer, ring=self._offer_rings, waits=attrgetter("is_open"))
+
+    def limit_to(self, limit: Limiter | None) -> None:
+        """Hand tasks out no faster than this limit allows."""
+        self._limit = limit
 
     # Offers
 
@@ -46,6 +52,7 @@ class Matcher:
         with nothing at `until`."""
         self._worker_sightings.heard(offer.session, offer.worker, now)
         self._offers.add(offer)
+        self._meter.offers += 1
         self._timers.set(until, offer)
         self.match(now)
 
@@ -108,11 +115,13 @@ class Matcher:
             return most
         if not offers.slots and not offers.any_free:
             return most
+        out = self._hand_out
+        if out.is_paused:
+            return most
         if requests.slots_away and now < self._allocator.tasks_may_be_matched_at():
             return most
         if away.tasks and away.must_be_awaited(now):
             return most
-        out = self._hand_out
         if out.is_leaving:
             return most
         only_new = not out.is_trusted()
@@ -174,7 +183,7 @@ class Matcher:
         """Return when tasks may be matched that may not be matched now."""
         at = inf
         if self._is_held_up():
-            return at  # the shell looks when the lease is renewed
+            return at  # the shell looks when the lease is renewed, or the queue is resumed
         if self._own_tasks.recovering:
             at = self._own_tasks.recovering_until
         elif self._away.tasks and now < self._away.home_by and self._offers.any_free:
@@ -189,7 +198,8 @@ class Matcher:
     def _is_held_up(self) -> bool:
         """Return whether the first task that waits may not be handed out now, whatever is on
         offer."""
-        if not self._backlog.ready or not self._hand_out.withholds:
+        out = self._hand_out
+        if not self._backlog.ready or not (out.is_paused or out.withholds):
             return False
         first = self._backlog.first()
         return first is not None and not self._hand_out.allows(first)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from math import frexp
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maitred.metrics.histogram import Histogram
 
 BUCKET_SECONDS = 1.0
 KEPT = 0.8
@@ -53,16 +57,19 @@ class Rate:
 
 
 class Waits:
-    """A histogram of durations with four buckets per doubling: its error is at most 19 %."""
+    """A histogram of the last durations with four buckets per doubling: its error is at most 19 %.
+    They are also counted in another histogram, which forgets none."""
 
-    __slots__ = ("_counts", "_total")
+    __slots__ = ("_all", "_counts", "_total")
 
-    def __init__(self) -> None:
+    def __init__(self, all_waits: Histogram) -> None:
+        self._all = all_waits
         self._counts = [0] * (_OCTAVES * 4)
         self._total = 0
 
     def count(self, seconds: float, tasks: int = 1) -> None:
         """Count `tasks` tasks, each of which waited for `seconds`."""
+        self._all.add(seconds, tasks)
         # This runs for nearly every task; a comparison costs a third of a call of `max`.
         mantissa, exponent = frexp(seconds if seconds > _SMALLEST else _SMALLEST)  # noqa: FURB136
         # The mantissa is at least a half: the same as (exponent + 20) * 4 + (mantissa - 0.5) * 8.

@@ -13,6 +13,7 @@ A partition is made of parts, which its callers use directly:
 | `subscriptions` | workers that attend, gateways that subscribe | answers with passes and rosters |
 | `tree` | the parent partition and the children | moves tasks and offers up and down |
 | `store_replies`, `damaged_rows` | the shell | takes in what was read and committed |
+| `purge` | operators | drops tasks that wait |
 | `own_tasks` | the other parts | every change of a task: lease, retry, end |
 
 Methods take the loop's time and append effects to `effects`. The shell that drives the partition
@@ -33,10 +34,12 @@ from maitred.errors import OutcomeUnknown
 from maitred.matching.allocator import Allocator
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.attempts import Attempts
+from maitred.matching.controls import effective
 from maitred.matching.damaged_rows import SetAsideRows
 from maitred.matching.heartbeats import Heartbeats
 from maitred.matching.matcher import Matcher
 from maitred.matching.partition_state import PartitionState
+from maitred.matching.purge import QueuePurge
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
 from maitred.matching.store_replies import StoreReplies
 from maitred.matching.stored_tasks import StoredTasks
@@ -48,6 +51,7 @@ from maitred.matching.tree_forwarding import TreeForwarding
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
+    from maitred.matching.controls import QueueControls
     from maitred.matching.effects import Effect
     from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.routing.counts import PartitionCounts
@@ -90,6 +94,7 @@ class Partition(PartitionState):
             damaged_rows=damaged_rows,
             results=results,
         )
+        self.purge = QueuePurge(self, own_tasks, store_replies, results)
         self.stored_tasks = StoredTasks(
             self,
             own_tasks=own_tasks,
@@ -164,10 +169,20 @@ class Partition(PartitionState):
         """Take over newer partition counts."""
         self.counts = counts
         self.tree.set_readable(readable=counts.readable(self.key.partition))
-        rate = self.settings.rate_per_second
-        if rate is not None and self.rate_limit is not None:
-            share = rate / counts.read
-            self.rate_limit.change(share, share / 10, now)
+        self.share_rate(now)
+
+    def set_controls(self, controls: QueueControls, now: float) -> None:
+        """Take over newer controls of the queue. A task that a worker or an offer has been given
+        by now runs; tasks that wait at the parent come back."""
+        self.controls = controls
+        self.settings = effective(self.configured, controls)
+        self.share_rate(now)
+        self.matcher.limit_to(self.rate_limit)
+        self.tree.limit_to(self.rate_limit)
+        was_paused, self.hand_out.is_paused = self.hand_out.is_paused, controls.pause is not None
+        if self.hand_out.is_paused and not was_paused:
+            self.tree.call_all_back()
+        self.matcher.match(now)
 
     # Workers
 

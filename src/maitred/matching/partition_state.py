@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from maitred.errors import InternalError
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.backlog import Backlog
+from maitred.matching.controls import NO_CONTROLS, QueueControls, effective
 from maitred.matching.hand_out import HandOut, always
 from maitred.matching.later import LaterTasks
 from maitred.matching.ledger import Ledger
@@ -15,6 +16,7 @@ from maitred.matching.limits import Limiter
 from maitred.matching.measures import Waits
 from maitred.matching.offers import Offers
 from maitred.matching.presence import Presence
+from maitred.matching.queue_meter import QueueMeter
 from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.secret_tokens import SecretTokens
 from maitred.matching.shared_supplies import SharedSupplies
@@ -70,14 +72,21 @@ class PartitionState:
     supplies: SharedSupplies = field(default_factory=SharedSupplies)
     forwards: bool = True
     """Whether the partition has a parent in the tree, unless it is the root."""
+    meter: QueueMeter = field(default_factory=QueueMeter)
+    """Counts for operators; all partitions of a queue at this shard share it."""
     is_trusted: Callable[[], bool] = always
     """Returns whether this owner can be sure that there is no other one."""
     is_clustered: bool = False
     """Whether owners on several nodes follow each other."""
     inheritance: Inheritance | None = None
     """What the last owner told this one; None if it told nothing."""
+    controls: QueueControls = NO_CONTROLS
+    """What operators have changed while the queue runs."""
 
     def __post_init__(self) -> None:
+        self.configured = self.settings
+        """The settings without those that were set live."""
+        self.settings = effective(self.configured, self.controls)
         key, settings, acquired = self.key, self.settings, self.acquired
         children = settings.forwarding.children
         self.parent = parent(key.partition, children) if self.forwards else None
@@ -87,6 +96,7 @@ class PartitionState:
         self.tasks: dict[int, QueueTask] = {}
         """Tasks in memory that the partition owns and that are not over, by their numbers."""
         self.hand_out = HandOut(self.is_trusted)
+        self.hand_out.is_paused = self.controls.pause is not None
         self.effects: list[Effect] = []
         """What the shell is to do, in order."""
         self.timers = Timers()
@@ -101,14 +111,24 @@ class PartitionState:
         self.offers = Offers(key, self.supplies)
         self.presence = Presence(self.loaded_at, self.first_sequence, settings.queries.pass_seconds)
         self.worker_sightings = WorkerSightings(self.presence)
-        self.waits = Waits()
+        self.waits = Waits(self.meter.waits)
         self.away = TasksAway(self.effects)
         self.tokens = SecretTokens(self.secret)
         self.proofs = AttemptProofs(self.signing_key, key)
         self.rate_limit: Limiter | None = None
         """The partition's share of what the queue may give out a second; None: no limit."""
-        if settings.rate_per_second is not None:
-            share = settings.rate_per_second / self.counts.read
-            self.rate_limit = Limiter(share, share / 10, self.loaded_at)
+        self.share_rate(self.loaded_at)
         for quota in self.quotas:
             quota.join(self.ledger)
+
+    def share_rate(self, now: float) -> None:
+        """Set the partition's share of the rate, by the present settings and counts."""
+        rate = self.settings.rate_per_second
+        if rate is None:
+            self.rate_limit = None
+            return
+        share = rate / self.counts.read
+        if self.rate_limit is None:
+            self.rate_limit = Limiter(share, share / 10, now)
+        else:
+            self.rate_limit.change(share, share / 10, now)

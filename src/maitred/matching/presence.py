@@ -36,6 +36,9 @@ PREFIX_LETTERS = 4
 ATTENDANCES_KEPT = 10_000
 """Most workers that are remembered, even if a client attends under a new session each time."""
 
+GONE_KEPT = 2_000
+"""Most sessions and names of workers that are gone, which are remembered to tell who is back."""
+
 
 class Presence:
     """All workers that attend, and the rosters that gateways have of them."""
@@ -53,6 +56,8 @@ class Presence:
         """The version with which the serving workers, or their addresses, changed last."""
         self.news = False
         """Whether subscribed gateways may have to be told of a change."""
+        self._gone: OrderedDict[bytes | str, float] = OrderedDict()
+        """When workers that are gone were last heard of, by session and by name."""
         self.rosters = Rosters(pass_seconds)
         self.shares = Shares()
 
@@ -113,8 +118,18 @@ class Presence:
 
     def gives_up(self, one: Attendance) -> None:
         """Forget a worker that has not attended again in time."""
-        if self.workers.get(one.session) is one:
-            self._forget(one)
+        self._forget(one)
+        self._gone[one.session] = self._gone[one.worker] = one.heard
+        while len(self._gone) > GONE_KEPT:
+            self._gone.popitem(last=False)
+
+    def returns(self, one: Attendance, now: float) -> float | None:
+        """Return for how many seconds a worker that attends for the first time was away: the same
+        one, or one of the same name that was gone; None if none was."""
+        by_session = self._gone.pop(one.session, None)
+        by_name = self._gone.pop(one.worker, None)
+        heard = by_name if by_session is None else by_session
+        return None if heard is None else now - heard
 
     def noticed(self, now: float) -> None:
         """Note that a worker was heard of, which may be gone by now."""

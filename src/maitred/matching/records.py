@@ -199,6 +199,20 @@ class Changes(Struct):
     """Whether the owner leaves, and no worker runs a task of this partition."""
 
 
+def rows_in(changes: Changes) -> int:
+    """Count the rows that the changes write or delete."""
+    return (
+        len(changes.segments)
+        + len(changes.segments_gone)
+        + len(changes.marks)
+        + len(changes.later)
+        + len(changes.later_gone)
+        + len(changes.dead)
+        + len(changes.dead_gone)
+        + len(changes.results)
+    )
+
+
 class Acquired(NamedTuple):
     """What the store returns to a new owner of a partition."""
 
@@ -213,6 +227,9 @@ class Acquired(NamedTuple):
     undone: bool = False
     """Whether the store had lost commits that it had confirmed to this owner, because its database
     failed over to a server without them, and no other owner has acquired the partition since."""
+    controls: bytes | None = None
+    """The row of the queue's controls, of a root; None if there is none. It is empty if the engine
+    cannot read it."""
 
 
 def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:

@@ -175,6 +175,11 @@ class SharedSupplies:
         """Return the sets of that worker that have free slots."""
         return [supply for supply in self._free if supply.session == session]
 
+    @property
+    def free(self) -> int:
+        """The free slots of all sets."""
+        return sum(supply.free for supply in self._free)
+
     def _add_free(self, supply: SharedSupply, slots: int) -> None:
         supply.free += slots
         if supply.free:

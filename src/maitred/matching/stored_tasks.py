@@ -124,23 +124,25 @@ class StoredTasks:
         token: Token,
         now: float,
         holder: bytes,
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[list[int], list[int], list[tuple[int, float, int]]]:
         """End attempts: (sequence, attempt, how, body, proof). The token is settled when all ends
         are safe.
 
         Returns the sequence numbers of the ends that are refused, because the holder did not prove
-        that it was given the attempt; and a list that, when the token is settled, has those of the
-        ends that came too late to count.
+        that it was given the attempt; and two lists that are complete when the token is settled:
+        the sequence numbers of the ends that came too late to count, and what follows the attempts
+        that failed (see `Finished`).
         """
         ticket, unknown, refused = self._attempts.finish(ends, token, now, holder)
+        follows = [] if ticket.follows is None else ticket.follows
         if not unknown:
             self._tickets.release(ticket)
-            return refused, []
+            return refused, [], follows
         told = [self._attempts.tell_when_read(end, ticket, holder) for end in unknown]
         search = EndsSearch(told, ticket)
         self._waiting[search] = None
         self._timers.set(now + READING_SECONDS, search)
-        return refused, search.late
+        return refused, search.late, follows
 
     # Look-ups
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import Cancelled, Draining, Overloaded
 from maitred.matching.attendance import Attendance
-from maitred.matching.effects import AnswerAttend, AnswerSubscribe, RefuseSubscribe
+from maitred.matching.effects import (
+    AnswerAttend,
+    AnswerSubscribe,
+    RefuseSubscribe,
+    WorkerBack,
+    WorkerGone,
+)
 from maitred.matching.rosters import GATHER_SECONDS, SETTLE_SECONDS, TELL_AGAIN_SECONDS
 from maitred.matching.subscribers import Subscriber
 
@@ -130,6 +136,10 @@ class Subscriptions:
         share that it does not know.
         """
         known, earlier = self._presence.attend(told, now)
+        if known is told:
+            seconds = self._presence.returns(told, now)
+            if seconds is not None:
+                self._effects.append(WorkerBack(told.session, told.worker, seconds))
         if earlier is not None:
             self._effects.append(AnswerAttend(earlier, ""))
         order = self._presence.order_now(known, now)
@@ -159,10 +169,11 @@ class Subscriptions:
         self._tell_timer_rings(one, now)
         if now < one.deadline:
             return  # another timer of it rings later
-        if one.token is None:
-            self._presence.gives_up(one)
-        else:
+        if one.token is not None:
             self.answer_attend(one, "", now)
+        elif self._attends(one):
+            self._presence.gives_up(one)
+            self._effects.append(WorkerGone(one.session, one.worker, one.state == "draining"))
 
     def order(self, named: str, order: Order, now: float) -> list[Attendance]:
         """Order workers to go offline or online, for an operator; raises `UnknownWorker`."""

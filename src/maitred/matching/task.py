@@ -143,6 +143,9 @@ class Ticket(Struct, eq=False):
     results: list[bytes | None] | None = None
     """Results of these tasks that were done before the producer is answered, in the order of their
     sequence numbers: empty while there is none, None if the request is not one of a producer."""
+    follows: list[tuple[int, float, int]] | None = None
+    """What follows each failed attempt that a worker reports, as `Finished` has it. None if the
+    request does not report attempts."""
 
     def last_word(self, problem: MaitredError) -> MaitredError | None:
         """Return the answer when no part will be settled any more because of the problem."""

@@ -55,6 +55,7 @@ class TaskIntake:
         self._outcomes = results.outcomes
         self._heartbeats = heartbeats
         self._health = state.health
+        self._meter = state.meter
         self.added = Rate(state.loaded_at)
         self.matched_at_once = 0
 
@@ -84,6 +85,7 @@ class TaskIntake:
         first = own_tasks.take_numbers(len(payloads))
         ticket = Ticket(token, len(payloads), first=first, tasks=len(payloads), results=results)
         self.added.count(len(payloads), now)
+        self._meter.added += len(payloads)
         state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {
             sequence: QueueTask(sequence, priority, terms, payload, now, state, ticket, now)
@@ -107,7 +109,8 @@ class TaskIntake:
             self._matcher.match(now)
             self.matched_at_once += waiting - backlog.ready
             # Workers of other partitions may be free, and soon have the tasks through the parent.
-            if not self._is_root and 0 < backlog.ready <= len(payloads):
+            passes = not self._is_root and not self._hand_out.is_paused
+            if passes and 0 < backlog.ready <= len(payloads):
                 until = now + self._settings.hold_seconds
                 for task in tasks.values():
                     if task.state is READY:
@@ -141,6 +144,7 @@ class TaskIntake:
             or self._away.tasks
             or self._requests.slots
             or self._own_tasks.recovering
+            or self._hand_out.is_paused
         )
 
     def absence(self, sequence: int) -> MaitredError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.effects import NotKept, RefuseToTell, Tell
 from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.outcomes import Outcomes
 from maitred.matching.records import TASK_BYTES
-from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.matching.task_ends import encode_ended
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TaskResults:
     def unwritten(self, now: float) -> int:
         """Count the results that would be lost with this owner."""
         pending = sum(
-            sequence != SIGNATURES_ROW
+            sequence > CONTROLS_ROW  # the rows below are no results
             for one in self._ledger.all_pending()
             for sequence in one.results
         )

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.backoff import backoff_seconds
-from maitred.matching.effects import VisitorUnwanted
+from maitred.matching.effects import Buried, VisitorUnwanted
 from maitred.matching.measures import Rate
 from maitred.matching.task import (
     AWAY,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 RUN_KEPT = 0.9
 """Weight of the old mean run time at each new run."""
 
+LOST_REASON = "lost"
+"""The reason for a retry after which nothing is known of how long the attempt ran."""
+
 
 class OwnTasks:
     """The tasks that the partition owns and that are not over, and the changes of their states."""
@@ -48,6 +51,7 @@ class OwnTasks:
         self._away = state.away
         self._random = state.random
         self._effects = state.effects
+        self._meter = state.meter
         self.tasks = state.tasks
         """Tasks in memory, by their numbers."""
         self.leases: OrderedDict[int, QueueTask] = OrderedDict()
@@ -172,22 +176,33 @@ class OwnTasks:
     ) -> None:
         """Postpone a task whose attempt failed, or end it if it has no attempts left."""
         if task.revoked:
+            _say_what_follows(ticket, task, 0.0, -1)
             self.end(task, "cancelled", b"", ticket, now)
             return
         task.attempt += 1
         task.failure = self._results.failure_to_keep(task, body, now)
         task.holder = b""
         if self._cannot_be_kept(task):
+            _say_what_follows(ticket, task, 0.0, -1)
             self.refuse(task)
             return
         terms = task.terms
-        if task.attempt > terms.retries:
+        left = terms.retries - task.attempt + 1
+        if left <= 0:
+            _say_what_follows(ticket, task, 0.0, 0)
+            self._meter.dead += 1
             self._ledger.bury(task, reason, now)
+            self._effects.append(Buried(task.sequence, task.attempt, body))
             self.end(task, "failed", body, ticket, now)
             return
+        self._meter.retried += 1
+        if reason != LOST_REASON:
+            self._meter.ran(now - task.given_at)
         task.state = ON_POSTPONE[task.state]
         first, longest = terms.backoff_first, terms.backoff_longest
-        task.due = task.ready = now + backoff_seconds(task.attempt, first, longest, self._random)
+        seconds = backoff_seconds(task.attempt, first, longest, self._random)
+        _say_what_follows(ticket, task, seconds, left)
+        task.due = task.ready = now + seconds
         self.wait_until_due(task, ticket, now)
 
     def wait_until_due(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
@@ -201,12 +216,13 @@ class OwnTasks:
         """End a task, unless it is over."""
         if task.state is not OVER:
             self.finished.count(1, now)
+            self._meter.ends[status] += 1
             self.end_counted(task, status, body, ticket, now)
 
     def end_counted(
         self, task: QueueTask, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
-        """End a task that the caller has already counted in `finished`."""
+        """End a task that the caller counts in `finished`, and in the meter's `ends`."""
         state = task.state
         task.state = ON_END[state]
         sequence = task.sequence
@@ -216,7 +232,13 @@ class OwnTasks:
             self._backlog.unparked(task)
         elif state is GIVEN:
             self.leases.pop(sequence, None)
-            self._run_seconds += (1 - RUN_KEPT) * (now - task.given_at - self._run_seconds)
+            seconds = now - task.given_at
+            self._run_seconds += (1 - RUN_KEPT) * (seconds - self._run_seconds)
+            meter = self._meter
+            if seconds == meter.alike_seconds:  # `QueueMeter.ran`, without a call for each task
+                meter.alike += 1
+            else:
+                meter.ran(seconds)
         del self.tasks[sequence]
         self.open_tasks -= 1
         ledger, kept = self._ledger, self._results
@@ -308,3 +330,9 @@ class OwnTasks:
             return
         ticket.problem = ticket.problem or problem
         self._tickets.release(ticket)
+
+
+def _say_what_follows(ticket: Ticket | None, task: QueueTask, seconds: float, left: int) -> None:
+    """Let the worker that reports a failed attempt know what follows it."""
+    if ticket is not None and ticket.follows is not None:
+        ticket.follows.append((task.sequence, seconds, left))

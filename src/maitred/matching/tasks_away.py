@@ -29,7 +29,15 @@ time would leave workers of other partitions idle: docs/matching-study.md has th
 class TasksAway:
     """Tasks at the parent, in the order in which they went."""
 
-    __slots__ = ("_back_early", "_effects", "_stay_until_max", "home_by", "rest_until", "tasks")
+    __slots__ = (
+        "_back_early",
+        "_effects",
+        "_ended_early",
+        "_stay_until_max",
+        "home_by",
+        "rest_until",
+        "tasks",
+    )
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
@@ -42,6 +50,8 @@ class TasksAway:
         """Until then no task is passed on."""
         self._back_early: set[int] = set()
         """Tasks that a worker returned before the parent's answer named the worker."""
+        self._ended_early: dict[int, bytes] = {}
+        """The workers that reported an end of tasks before the parent's answer named a worker."""
 
     def went(self, task: QueueTask) -> None:
         """Note that a task goes to the parent."""
@@ -55,11 +65,22 @@ class TasksAway:
             self.home_by = -inf  # all tasks that were called back are here
         back = task.sequence in self._back_early
         self._back_early.discard(task.sequence)
+        self._ended_early.pop(task.sequence, None)
         return back
 
     def given_back_early(self, task: QueueTask) -> None:
         """Note that a worker returned a task before the parent's answer named the worker."""
         self._back_early.add(task.sequence)
+
+    def ended_early(self, task: QueueTask, holder: bytes) -> None:
+        """Note that a worker ended a task before the parent's answer named the worker."""
+        self._ended_early[task.sequence] = holder
+
+    def was_of_another(self, task: QueueTask, holder: bytes) -> bool:
+        """Return whether the end that was reported before the parent's answer came from another
+        worker than the answer names: it was the end of an attempt with the same number that an
+        earlier owner had given out."""
+        return self._ended_early.get(task.sequence, holder) != holder
 
     def must_be_awaited(self, now: float) -> bool:
         """Call all tasks back, since there is an offer at home; return whether to wait for them.

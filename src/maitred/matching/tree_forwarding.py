@@ -19,11 +19,13 @@ from maitred.matching.effects import (
 from maitred.matching.limits import Limiter
 from maitred.matching.task import (
     AWAY,
+    ON_CLAIM,
     ON_END,
     ON_PASS_ON,
     ON_TAKE,
     OVER,
     READY,
+    WAITING,
     QueueTask,
 )
 
@@ -77,6 +79,7 @@ class TreeForwarding:
         self._waits = state.waits
         self._timers = state.timers
         self._effects = state.effects
+        self._meter = state.meter
         self.offers_away = 0
         self.tasks_away = 0
         """Tasks at the parent, including those of children."""
@@ -92,6 +95,10 @@ class TreeForwarding:
         """Set whether workers offer to this partition. No worker offers to a partition that was
         removed, so its tasks go to the parent in any case."""
         self._readable = readable
+
+    def limit_to(self, limit: Limiter | None) -> None:
+        """Pass tasks on no faster than this limit allows."""
+        self._rate_limit = limit
 
     def offer_answered(
         self, offer: WaitingOffer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
@@ -119,8 +126,11 @@ class TreeForwarding:
             self._visitors_away.pop(id(task), None)
             self._visitor_answered(task, holder, worker)
             return
+        is_of_another = self._away.was_of_another(task, holder)
         back = self._away.answered(task)
-        if holder and task.state is AWAY and not back:
+        if holder and is_of_another and (task.state is READY or task.state is WAITING):
+            self._take_again(task, holder, worker, now)
+        elif holder and task.state is AWAY and not back:
             self._waits.count(now - task.ready)
             task.state = ON_TAKE[task.state]
             self._own_tasks.lease(task, holder, b"", worker, now)
@@ -134,6 +144,17 @@ class TreeForwarding:
             else:
                 self._own_tasks.come_back(task, now)
         self._matcher.match(now)
+
+    def _take_again(self, task: QueueTask, holder: bytes, worker: str, now: float) -> None:
+        """Lease a task to the worker that took it at the parent, although the failure of an attempt
+        with the same number was reported meanwhile: an earlier owner had given that one out. The
+        worker runs the task now, so that no other may be given the next attempt."""
+        if task.state is READY:
+            self._backlog.left(task)
+        task.state = ON_CLAIM[task.state]
+        task.attempt -= 1
+        task.reported = task.attempt
+        self._own_tasks.lease(task, holder, b"", worker, now)
 
     def parent_away(self, now: float) -> None:
         """Pass no tasks on for a moment: the parent could not be reached."""
@@ -234,7 +255,7 @@ class TreeForwarding:
             return inf
         limits = self._limits
         if self._offers.slots:
-            if self._backlog.ready and not queries:
+            if self._backlog.ready and not queries and not self._hand_out.is_paused:
                 return inf  # the rate limit holds tasks up, at the parent as well
             if now < self._offers_rest_until:
                 return self._offers_rest_until
@@ -251,9 +272,10 @@ class TreeForwarding:
                 offer.away = True
                 self.offers_away += 1
                 self.passed_offers += 1
+                self._meter.forwarded_offers += 1
                 self._effects.append(PassOffer(offer))
             return inf
-        if self._own_tasks.recovering:
+        if self._own_tasks.recovering or self._hand_out.is_paused:
             return inf
         if self._backlog.ready and self._offers.any_free:
             return inf  # the rate limit, or tasks on their way home, hold tasks up
@@ -264,6 +286,8 @@ class TreeForwarding:
             task = self._backlog.first()
             if task is None:
                 return inf
+            if task.origin < 0 and task.sequence in self._away.tasks:
+                return inf  # it failed before the parent told who took it: that word comes first
             if not self._hand_out.allows(task):
                 return inf  # the shell looks when the lease is renewed
             if task.expires and now >= task.expires:
@@ -288,6 +312,7 @@ class TreeForwarding:
                 self._visitors_away[id(task)] = task
             self.tasks_away += 1
             self.passed_tasks += 1
+            self._meter.forwarded_tasks += 1
             self._effects.append(PassTask(task))
         return inf
 

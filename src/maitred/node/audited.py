@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 LOOKS_ONLY: Final = frozenset({Opcode.DESCRIBE, Opcode.QUEUES, Opcode.LIST_TOKENS, Opcode.CLUSTER})
 
+LATER: Final = frozenset({Opcode.PURGE})
+"""Requests that are recorded when they are done, because the record says how much was done."""
+
 _LOOKS: Final = ("list", "show")
 
 _NOT_TOLD: Final = frozenset(
@@ -33,7 +36,7 @@ _NOT_TOLD: Final = frozenset(
 def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOrigin) -> None:
     """Record a request that needs a permission which its user has."""
     action = getattr(message, "action", "")
-    if message.opcode in LOOKS_ONLY or action in _LOOKS:
+    if message.opcode in LOOKS_ONLY or message.opcode in LATER or action in _LOOKS:
         return
     name = message.opcode.name.lower().replace("_", " ")
     audit.record(

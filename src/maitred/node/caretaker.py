@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError
 from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
+from maitred.node.control_changes import ControlChanges
 from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES
 from maitred.node.ownership import load_only
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
@@ -37,6 +38,9 @@ FIND_SECONDS: Final = 30.0
 
 TOLD_AT_ONCE: Final = 32
 """Partitions of a queue to which its root sends the counts at a time."""
+
+UNTOLD_LOOKS: Final = 2
+"""How many looks of its root a partition waits to be told before it asks: one look may be late."""
 
 EMPTY_AT_ONCE: Final = 1_000
 """Rows of empty partitions that are read at a time: some milliseconds of the store's time."""
@@ -68,6 +72,8 @@ class Caretaker:
         self._changing: dict[PartitionKey, asyncio.Lock] = {}
 
         self._idleness = Idleness()
+        self.controls = ControlChanges(self, partitions)
+        """Changes the controls of the queues whose root the shard owns."""
 
     def begin(self) -> None:
         self._shard.spawn(self._run())
@@ -94,6 +100,8 @@ class Caretaker:
             self._look_at_home(owned, now)
             if owned.key.partition == 0:
                 await self._look_at_root(owned, now)
+            else:
+                self._look_for_root(owned, now)
             await self._let_go_if_idle(owned, now)
         except MaitredError as problem:
             self._shard.log.warning("queue not looked after", queue=owned.key.queue, error=problem)
@@ -164,9 +172,12 @@ class Caretaker:
         after its other partitions, so a queue may take several looks.
 
         Each is deleted under the range id with which it was seen: a partition that is loaded
-        meanwhile has a higher range id, and stays.
+        meanwhile has a higher range id, and stays. Without its lease a node of a cluster may have
+        been declared dead, and would delete partitions that others have loaded.
         """
         partitions, shard = self._partitions, self._shard
+        if not shard.trusted():
+            return
         after = None
         forgotten = 0
         while True:
@@ -208,6 +219,27 @@ class Caretaker:
             self._scalers.pop(owned.key, None)
             self._changing.pop(owned.key, None)
 
+    def _look_for_root(self, owned: Owned, now: float) -> None:
+        """Have a partition that its root does not tell ask for what the root tells the others: a
+        partition that was removed may still have tasks, and would stay paused for ever."""
+        partition = owned.partition
+        untold = now - owned.told_at
+        if untold >= UNTOLD_LOOKS * partition.settings.scaling.look_seconds and partition.is_used:
+            owned.told_at = now
+            self._shard.spawn(self._ask_root(owned))
+
+    async def _ask_root(self, owned: Owned) -> None:
+        key, controls = owned.key, owned.partition.controls
+        message = Sync(
+            *(key.namespace, key.queue, key.queue_type, 0, 0, Counts(1, 1, 0)),
+            controls=controls if controls.version else None,
+        )
+        with self._shard.failures_logged("root not asked"):
+            answer = await self._partitions.question(message)
+            if isinstance(answer, Synced) and self._partitions.owned.get(key) is owned:
+                self._partitions.learn(owned, answer.counts)
+                self._partitions.learn_controls(owned, answer.controls)
+
     # Roots
 
     async def _look_at_root(self, owned: Owned, now: float) -> None:
@@ -215,7 +247,8 @@ class Caretaker:
         partition = owned.partition
         if partition.counts.read == 1 and not settings.adaptive:
             return
-        answers = await self._sync(owned)
+        answers = await self.tell_partitions(owned)
+        await self.controls.take_over(owned, answers)
         rate = partition.intake.added.per_second(now)
         rate += sum(answer.added_per_second for answer in answers.values())
         if len(answers) < partition.counts.read - 1:
@@ -235,8 +268,7 @@ class Caretaker:
 
     async def change(self, owned: Owned, read: int, write: int, *, force: bool) -> PartitionCounts:
         """Persist new counts and tell all partitions; raise `UnsafePartitionChange` if unsafe."""
-        lock = self._changing.setdefault(owned.key, asyncio.Lock())
-        async with lock:
+        async with self.changing(owned):
             partition = owned.partition
             old = partition.counts
             if force:
@@ -244,7 +276,7 @@ class Caretaker:
             else:
                 drained = {}
                 if read < old.read:
-                    answers = await self._sync(owned)
+                    answers = await self.tell_partitions(owned)
                     drained = {
                         number: answer.version
                         for number, answer in answers.items()
@@ -253,24 +285,31 @@ class Caretaker:
                 counts = old.changed(read=read, write=write, drained=drained)
             await self._write(owned, counts)
             partition.set_counts(counts, self._loop.time())
-            await self._sync(owned, also=old.read)
+            await self.tell_partitions(owned, also=old.read)
             return counts
+
+    def changing(self, owned: Owned) -> asyncio.Lock:
+        """Return the lock under which the counts and the controls of a queue change."""
+        return self._changing.setdefault(owned.key, asyncio.Lock())
 
     async def _write(self, owned: Owned, counts: PartitionCounts) -> None:
         self._partitions.check(owned)
         async with self._partitions.written(owned) as ticket:
             owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
 
-    async def _sync(self, owned: Owned, also: int = 0) -> dict[int, Synced]:
-        """Tell every partition the counts; return the answers by partition."""
-        key, counts = owned.key, owned.partition.counts
+    async def tell_partitions(self, owned: Owned, also: int = 0) -> dict[int, Synced]:
+        """Tell every partition the counts and the controls; return the answers by partition."""
+        key, counts, controls = owned.key, owned.partition.counts, owned.partition.controls
         told = Counts(counts.read, counts.write, counts.version)
+        known = controls if controls.version else None
         numbers = range(1, max(counts.read, also))
         turns = asyncio.Semaphore(TOLD_AT_ONCE)
 
         async def tell(number: int) -> Struct:
             async with turns:
-                message = Sync(key.namespace, key.queue, key.queue_type, number, 0, told)
+                message = Sync(
+                    key.namespace, key.queue, key.queue_type, number, 0, told, controls=known
+                )
                 return await self._partitions.question(message)
 
         answers = await asyncio.gather(*map(tell, numbers), return_exceptions=True)

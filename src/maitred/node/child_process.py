@@ -17,6 +17,8 @@ from msgspec import DecodeError
 from maitred.node.control import (
     LINE_BYTES,
     Failed,
+    Measure,
+    Measured,
     Ready,
     ReloadDone,
     ReloadProcess,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.errors import MaitredError
+    from maitred.metrics.exposition import Lines
     from maitred.node.control import ClusterNews, Command
     from maitred.protocol.access import PartState, ProcessState
     from maitred.settings import User
@@ -98,7 +101,8 @@ class ChildProcess:
         self._problem: MaitredError | None = None
         self._reload_wanted = reload_wanted
         self._reloads: dict[int, asyncio.Future[list[PartState] | None]] = {}
-        self._reload_number = 0
+        self._question_number = 0
+        self._measurements: dict[int, asyncio.Future[Lines | None]] = {}
         self._ended = asyncio.create_task(self._watch(reader))
 
     @classmethod
@@ -164,11 +168,18 @@ class ChildProcess:
                     self._problem = report.error()
                 elif isinstance(report, ReloadWanted):
                     self._reload_wanted(partial(self._reload_done, report.number))
+                elif isinstance(report, Measured):
+                    measured = self._measurements.get(report.number)
+                    if measured is not None and not measured.done():
+                        measured.set_result(report.lines)
                 elif (waiting := self._reloads.get(report.number)) is not None:
                     waiting.set_result(report.parts)
         for waiting in self._reloads.values():
             if not waiting.done():
                 waiting.set_result(None)
+        for measured in self._measurements.values():
+            if not measured.done():
+                measured.set_result(None)
         status = await self._process.wait()
         self._on_end()
         self._writer.close()
@@ -195,7 +206,7 @@ class ChildProcess:
         """Have the process reload; return None if it ends before."""
         if self._ended.done():
             return None
-        number = self._reload_number = self._reload_number + 1
+        number = self._question_number = self._question_number + 1
         waiting: asyncio.Future[list[PartState] | None]
         waiting = self._reloads[number] = asyncio.get_running_loop().create_future()
         self._say(ReloadProcess(number, users))
@@ -203,6 +214,20 @@ class ChildProcess:
             return await waiting
         finally:
             self._reloads.pop(number, None)
+
+    async def measure(self, *, samples: bool) -> Lines | None:
+        """Return the metrics of the process, or nothing but that it answers; None if it ends
+        before."""
+        if self._ended.done():
+            return None
+        number = self._question_number = self._question_number + 1
+        waiting: asyncio.Future[Lines | None]
+        waiting = self._measurements[number] = asyncio.get_running_loop().create_future()
+        self._say(Measure(number, samples))
+        try:
+            return await waiting
+        finally:
+            self._measurements.pop(number, None)
 
     def _reload_done(self, number: int, processes: list[ProcessState]) -> None:
         self._say(ReloadDone(number, processes))

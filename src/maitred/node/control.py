@@ -10,6 +10,9 @@ A process that an operator asked for a reload of the node sends ReloadWanted. Th
 sends ReloadProcess to all processes, each answers Reloaded, and the first one gets all outcomes as
 ReloadDone. The supervisor also begins a reload when the settings file has changed.
 
+The supervisor asks its shards for their metrics with Measure, or only for a sign of life, and each
+answers Measured.
+
 In a cluster the supervisor is the node's member. It tells its shards every view of the cluster with
 TakeView, and with each heartbeat how long the node's lease may be trusted, with TrustLease.
 """
@@ -119,6 +122,21 @@ class TrustLease(Struct, tag="trust-lease"):
     """How far the node's wall clock is ahead of the database's."""
 
 
+class Measure(Struct, tag="measure"):
+    """Tell the supervisor the metrics of this process, or nothing but that it answers."""
+
+    number: int
+    samples: bool = True
+
+
+class Measured(Struct, tag="measured"):
+    """The answer to a Measure."""
+
+    number: int
+    lines: dict[str, list[str]] = {}
+    """Rendered samples, by the name of their metric."""
+
+
 class ReloadWanted(Struct, tag="reload-wanted"):
     """Have the whole node reload, because an operator asked this process for it."""
 
@@ -133,8 +151,8 @@ class ReloadDone(Struct, tag="reload-done"):
 
 
 ClusterNews = TakeView | TrustLease
-Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone | ClusterNews
-Report = Ready | Failed | Reloaded | ReloadWanted
+Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone | Measure | ClusterNews
+Report = Ready | Failed | Reloaded | ReloadWanted | Measured
 
 decode_command: Final[Callable[[bytes], Command]] = json.Decoder(Command).decode
 """Decodes a line of the supervisor."""

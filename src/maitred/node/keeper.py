@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.logs import Logger
+    from maitred.metrics.exposition import Lines
     from maitred.node.child_process import ReloadAsker
     from maitred.node.control import ClusterNews, StartGateway
     from maitred.node.shard_place import ShardPlace
@@ -271,6 +272,18 @@ class Keeper:
             remark = "It died, and reads everything when it is started again."
             parts = [PartState("process", UNCHANGED, remark)]
         return ProcessState(self.title, parts)
+
+    async def measure(self, seconds: float, *, samples: bool = True) -> Lines | None:
+        """Return the metrics of the process, or nothing but that it answers; None if no process is
+        ready, or if it does not answer within so many seconds."""
+        process = self._process
+        if process is None or self.state is not ChildState.READY:
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                return await process.measure(samples=samples)
+        except TimeoutError:
+            return None
 
     async def stop(self) -> bool:
         """Drain the process. Return False if requests were cut off, or if it had to be killed."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from maitred.errors import MaitredError, NotOwner
+from maitred.matching.controls import encode_controls
 from maitred.matching.records import RowDamagedError, decode_records
 from maitred.matching.running_attempts import Inheritance
 from maitred.membership.table import TIMELINE_VERSIONS
@@ -141,7 +142,7 @@ class LostCommits:
         """Keep the tasks of a partition that is given up because a commit was refused, or because
         its outcome is unknown, until it is loaded again."""
         partition = owned.partition
-        if not partition.ledger.stored:
+        if not partition.ledger.stored and not partition.controls.version:
             return
         now = self._partitions.loop.time()
         is_complete = not (partition.own_tasks.recovering or partition.tree.tasks_away)
@@ -212,12 +213,17 @@ class LostCommits:
     def restore(
         self, key: PartitionKey, acquired: Acquired, found: RestoredTasks, new: Partition
     ) -> None:
-        """Have the tasks written again by the partition that was loaded in place of the last."""
+        """Have the tasks, and the controls of the queue, written again by the partition that was
+        loaded in place of the last."""
         now = self._partitions.loop.time()
         last = found.kept.last
         new.store_replies.restore(
             [(last.ledger.record(task), _due(task)) for task in found.missing], found.buried, now
         )
+        if last.controls.version > new.controls.version:
+            new.set_controls(last.controls, now)
+            if not key.partition:
+                new.ledger.keep_controls(encode_controls(last.controls), None, now)
         self.restored += len(found.missing)
         self._shard.log.warning(
             "database lost commits of a partition; it was loaded again",

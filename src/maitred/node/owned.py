@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from maitred.matching.partition import Partition
+    from maitred.node.partition_trust import PartitionTrust
     from maitred.node.peer_calls import ShardQuestion
     from maitred.node.turn_loop import TurnTimer
 
@@ -24,12 +25,18 @@ class Owned:
         "tend_at",
         "timer",
         "timer_at",
+        "told_at",
         "touched",
+        "trust",
     )
 
-    def __init__(self, partition: Partition, now: float) -> None:
+    def __init__(
+        self, partition: Partition, now: float, trust: PartitionTrust | None = None
+    ) -> None:
         self.key = partition.key
         self.partition = partition
+        self.trust = trust
+        """Whether the partition may hand out what the store has; None: always."""
         self.touched = False
         """Whether the partition is driven at the end of this turn."""
         self.lightly = False
@@ -43,6 +50,8 @@ class Owned:
         """When a request last named the partition."""
         self.tend_at = now
         """When the caretaker next looks at the partition."""
+        self.told_at = now
+        """When the root last told the partition the counts and the controls of the queue."""
         self.asked: dict[object, ShardQuestion] = {}
         """Questions to the parent that are not answered yet, by the offer, task or slot request
         that each is about."""

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import MaitredError
-from maitred.node.takeover import HAND_OVER_SECONDS, is_owner
+from maitred.node.partition_trust import PartitionTrust
+from maitred.node.takeover import HAND_OVER_SECONDS, is_owner, moved
 from maitred.protocol.tasks import Counts, Sync
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class MovablePartitions(Protocol):
     def touch(self, owned: Owned) -> None:
         """Drive the partition at the end of the turn."""
 
+    def lost(self, key: PartitionKey, problem: MaitredError) -> None:
+        """Forget the partition: another shard owns it, or what the store has of it is unknown."""
+
     async def question(self, message: Any, seconds: float = ...) -> Struct:  # noqa: ANN401
         """Send a request to the owner of a partition, and wait for the answer."""
 
@@ -103,12 +107,13 @@ class PartitionMoves:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def is_trusted(self) -> bool:
-        """Return whether the node's lease still lasts; partitions ask before they hand out work."""
-        if self._shard.trusted():
-            return True
+    def trust(self) -> PartitionTrust:
+        """Return what a partition asks before it hands out work; call it before the partition is
+        acquired."""
+        return PartitionTrust(self._shard, self._note_withheld)
+
+    def _note_withheld(self) -> None:
         self._withheld = True
-        return False
 
     def is_ours(self, key: PartitionKey) -> bool:
         """Return whether this shard owns the partition by its view."""
@@ -244,10 +249,34 @@ class PartitionMoves:
                     log.warning("lease not renewed; stored tasks and slots are withheld")
                 is_known = self._withheld = True
             elif self._withheld:
-                is_known = self._withheld = False
-                log.info("lease renewed")
-                for owned in list(self._partitions.owned.values()):
-                    self._partitions.touch(owned)
+                with self._shard.failures_logged("partitions not compared with the store"):
+                    await self._confirm()
+                    if is_known:
+                        log.info("lease renewed")
+                    is_known = False
+
+    async def _confirm(self) -> None:
+        """Give up the partitions that other owners have acquired since the lease ran out, and look
+        at the others: they withheld tasks and slots."""
+        self._withheld = False
+        owned, lapses = self._partitions.owned, self._shard.lapses
+        doubted = [one for one in owned.values() if one.trust and one.trust.lapses != lapses]
+        try:
+            for start in range(0, len(doubted), LOOKED_AT_ONCE):
+                some = {one.key: one for one in doubted[start : start + LOOKED_AT_ONCE]}
+                overtaken = set(await self._partitions.store.overtaken(list(some)))
+                for key, one in some.items():
+                    if owned.get(key) is not one:
+                        continue
+                    if key in overtaken:
+                        self._partitions.lost(key, moved())
+                    elif one.trust:
+                        one.trust.lapses = lapses
+        except BaseException:
+            self._withheld = True  # the store is away
+            raise
+        for one in list(owned.values()):
+            self._partitions.touch(one)
 
 
 def load_only(key: PartitionKey) -> Sync:

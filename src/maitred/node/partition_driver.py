@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.errors import NotOwner, OutcomeUnknown
 from maitred.matching import effects
+from maitred.matching.controls import NO_CONTROLS
 from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.slots import WaitingOffer
+from maitred.node.partition_log import PartitionLog
 from maitred.node.query_effects import QueryEffects
 from maitred.node.task_effects import TaskEffects
 from maitred.node.tree_effects import TreeEffects
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.errors import MaitredError
+    from maitred.matching.controls import QueueControls
     from maitred.matching.records import PartitionKey
     from maitred.matching.slots import SharedOffer, SharedSupply
     from maitred.node.driver_shell import BacklogStore, CommitWriter, DriverShell
@@ -83,6 +86,7 @@ class PartitionDriver:
             **TaskEffects(self, shell, store, self.queries.reserved).carry_out,
             **TreeEffects(self, shell).carry_out,
             **self.queries.carry_out,
+            **PartitionLog(shell).carry_out,
             effects.NothingForShared: self._nothing_for_shared,
         }
 
@@ -233,6 +237,19 @@ class PartitionDriver:
         if counts is not None and counts.version > owned.partition.counts.version:
             newer = PartitionCounts(counts.read, counts.write, counts.version)
             owned.partition.set_counts(newer, self._clock.time())
+
+    # Controls
+
+    def newer_controls(self, owned: Owned, known: QueueControls | None) -> QueueControls | None:
+        """Return the controls of the queue if the caller knows none, or older ones."""
+        controls = owned.partition.controls
+        return controls if controls.version > (known or NO_CONTROLS).version else None
+
+    def learn_controls(self, owned: Owned, controls: QueueControls | None) -> None:
+        """Take over controls that the root told, if they are newer."""
+        if controls is not None and controls.version > owned.partition.controls.version:
+            owned.partition.set_controls(controls, self._clock.time())
+            self.touch(owned)
 
     # Letting go
 

@@ -17,9 +17,11 @@ from maitred.errors import (
     Unavailable,
     UnknownQueue,
 )
+from maitred.matching.controls import NO_CONTROLS, QueueControls, decode_controls
 from maitred.matching.hand_out import always, not_trusted
 from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
+from maitred.matching.queue_meters import QueueMeters
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Acquired
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.partition_trust import PartitionTrust
     from maitred.node.request_table import Holder
     from maitred.node.shard_services import PartitionShard
     from maitred.protocol.requests import PartitionRequest
@@ -126,6 +129,8 @@ class Partitions(PartitionDriver):
         """Hints, with the time until which they are repeated, by namespace and queue."""
         self.stored = StoredQuotas(shard, store)
         self._memory = TaskMemory(shard.limits.waiting_bytes)
+        self.meters = QueueMeters(self._queues_here)
+        """Counts for operators, by queue."""
         self.signing_key = b""
         """The store's signing key; empty until `load_signing_key` has read it."""
 
@@ -143,6 +148,9 @@ class Partitions(PartitionDriver):
             "handed_over": self.handovers.handed_over,
             "taken_over": 0 if self.takeovers is None else self.takeovers.pulled,
         }
+
+    def _queues_here(self) -> set[tuple[str, str]]:
+        return {(key.namespace, key.queue) for key in self.owned}
 
     def left_to_hand_over(self) -> int:
         """Count the partitions that this shard has and another one owns."""
@@ -244,7 +252,7 @@ class Partitions(PartitionDriver):
         if waiting is not None:
             waiting.append(request)
             return
-        if self.moves is not None and not self.moves.is_trusted():
+        if self.moves is not None and not self.shard.trusted():
             request.held.refuse(not_trusted())  # it must not be taken from a later owner
             return
         self._loading[key] = [request]
@@ -264,13 +272,14 @@ class Partitions(PartitionDriver):
         owned: Owned | None = None
         waiting = self._loading[key]
         makes = Makes.NOTHING
+        trust = None if self.moves is None else self.moves.trust()
         try:
             acquired = await self.loader.find(key)
             if acquired is None:
                 # Requests that came meanwhile count as well.
                 makes = max((one.makes for one in waiting), default=Makes.NOTHING)
                 acquired = await self._made(key, makes, waiting)
-            owned = await self._owned(key, acquired)
+            owned = await self._owned(key, acquired, trust)
         except (MaitredError, _MissingError) as refused:
             problem = refused
         except Exception as failure:
@@ -306,7 +315,7 @@ class Partitions(PartitionDriver):
             raise _MissingError
         user = next((_user(one.message) for one in waiting if one.makes is makes), "")
         if key.partition:
-            counts = await self._root_counts(key, makes=makes is Makes.QUEUES, user=user)
+            counts, _ = await self._ask_root(key, makes=makes is Makes.QUEUES, user=user)
             if not counts.readable(key.partition):
                 raise _MissingError(counts)
         return await self.loader.make(key, user)
@@ -374,7 +383,9 @@ class Partitions(PartitionDriver):
         if has_left:  # an offer, for example, must not be given anything
             request.held.on_stop()
 
-    async def _owned(self, key: PartitionKey, acquired: Acquired) -> Owned:
+    async def _owned(
+        self, key: PartitionKey, acquired: Acquired, trust: PartitionTrust | None
+    ) -> Owned:
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
@@ -389,8 +400,9 @@ class Partitions(PartitionDriver):
         await self.stored.known()
         if key.partition == 0:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
+            controls = decode_controls(acquired.controls, acquired.range_id)
         else:
-            counts = await self._root_counts(key, makes=True)
+            counts, controls = await self._ask_root(key, makes=True)
         if self.shard.draining:  # the drain began meanwhile, and refused the waiting requests
             raise Draining("The node is stopping.")
         now = self.loop.time()
@@ -409,16 +421,18 @@ class Partitions(PartitionDriver):
             quotas=self.stored.of(key, settings),
             memory=self._memory,
             supplies=self.supplies,
-            is_trusted=always if self.moves is None else self.moves.is_trusted,
+            meter=self.meters.of((key.namespace, key.queue)),
+            is_trusted=trust or always,
             is_clustered=self.moves is not None,
             inheritance=inheritance,
+            controls=controls,
         )
         if restored is not None and self.lost_commits is not None:
             self.lost_commits.restore(key, acquired, restored, partition)
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
         )
-        return Owned(partition, now)
+        return Owned(partition, now, trust)
 
     async def load_signing_key(self) -> bytes:
         """Return the store's key, with which partitions sign attempts and reservations."""
@@ -444,10 +458,11 @@ class Partitions(PartitionDriver):
             raise NotOwner("Another shard owns this partition now.")
         return counts
 
-    async def _root_counts(
+    async def _ask_root(
         self, key: PartitionKey, *, makes: bool, user: str = ""
-    ) -> PartitionCounts:
-        """Ask the root for the counts; it is created if `makes` and if quotas allow it."""
+    ) -> tuple[PartitionCounts, QueueControls]:
+        """Ask the root for the counts and the controls; it is created if `makes` and if quotas
+        allow it."""
         ours = Counts(1, 1, 0)
         root = Sync(key.namespace, key.queue, key.queue_type, 0, 0, ours, makes, user)
         try:
@@ -457,7 +472,8 @@ class Partitions(PartitionDriver):
         if not isinstance(answer, Synced):
             raise InternalError("The root did not answer with its counts.")
         told = answer.counts or ours
-        return PartitionCounts(told.read, told.write, told.version)
+        counts = PartitionCounts(told.read, told.write, told.version)
+        return counts, answer.controls or NO_CONTROLS
 
     async def question(
         self,
@@ -484,7 +500,8 @@ class Partitions(PartitionDriver):
 
     def answering(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that answers the request; refuse the request if the coroutine raises."""
-        self.shard.spawn(self._answered(held, answer))
+        task = self.shard.spawn(self._answered(held, answer))
+        task.add_done_callback(lambda _: answer.close())  # the shard may close before it begins
 
     async def _answered(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
         with held.refused_on_error(self.shard.log):

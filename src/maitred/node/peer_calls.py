@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 ASK_SECONDS: Final = 5.0
 """Deadline of a request that its owner answers at once."""
 
+OFFER_GRACE_SECONDS: Final = 5.0
+"""How much longer a shard waits for the answer to an offer than the parent was told to take: the
+parent may give a task in the last moment, and the answer may come from further up the tree. A task
+in an answer that the shard does not wait for would be lost until its lease ends."""
+
 
 class ShardQuestion(Protocol):
     """A request to the owner of a partition that is not answered yet."""
@@ -85,6 +90,8 @@ class PeerCall(Dispatched):
         self._version = link.told
         left = deadline - link.loop.time()
         message.timeout_milliseconds = max(0, ceil(left * 1000))
+        if self._opcode == Opcode.OFFER:
+            deadline += OFFER_GRACE_SECONDS
         try:
             self._stream = link.ask(self._opcode, encode(message), self, deadline)
         except MaitredError as problem:

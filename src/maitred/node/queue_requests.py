@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
@@ -11,12 +11,15 @@ from maitred.node.request_table import RequestTable, name_user
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
+    ControlQueue,
     Counts,
     DeadLetter,
     DeadLetters,
     DeadLettersFound,
     Describe,
+    EffectiveSetting,
     PartitionDescription,
+    QueueControlled,
     QueuesFound,
     Resize,
     Resized,
@@ -24,8 +27,11 @@ from maitred.protocol.tasks import (
     Synced,
 )
 from maitred.routing.counts import PartitionCounts
+from maitred.settings import Queue
+from maitred.settings.live import SETTABLE, setting
 
 if TYPE_CHECKING:
+    from maitred.matching.partition import Partition
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
@@ -54,8 +60,9 @@ class QueueRequests:
                 Opcode.DEAD: partitions.answerer(self._dead),
                 Opcode.SYNC: partitions.holder(self._sync, makes=_sync_makes),
                 Opcode.RESIZE: partitions.answerer(self._resize, makes=Makes.QUEUES),
+                Opcode.CONTROL: partitions.answerer(self._control),
             },
-            admissions={Opcode.RESIZE: name_user},
+            admissions={Opcode.RESIZE: name_user, Opcode.CONTROL: name_user},
         )
 
     async def _queues(self, _message: Queues) -> QueuesFound:
@@ -130,6 +137,9 @@ class QueueRequests:
             not_kept=partition.results.not_kept,
             queue_stored=self._partitions.stored.queue_amount(owned.key, partition.settings),
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
+            service_seconds=round(partition.meter.service_seconds, 6),
+            controls=partition.controls,
+            settings=_effective(partition),
         )
 
     def _sync(self, owned: Owned, message: Sync, held: DeferredReply) -> None:
@@ -138,6 +148,11 @@ class QueueRequests:
         if counts.version > partition.counts.version:
             newer = PartitionCounts(counts.read, counts.write, counts.version)
             partition.set_counts(newer, self._loop.time())
+        if owned.key.partition:
+            owned.told_at = self._loop.time()
+            self._partitions.learn_controls(owned, message.controls)
+        elif message.controls is not None:
+            self._caretaker.controls.take_over_later(owned, message.controls)
         held.answer(
             Synced(
                 partition.counts.version,
@@ -145,6 +160,7 @@ class QueueRequests:
                 partition.intake.added.per_second(self._loop.time()),
                 partition.waiting,
                 self._partitions.newer(owned, counts.version),
+                self._partitions.newer_controls(owned, message.controls),
             )
         )
 
@@ -154,6 +170,10 @@ class QueueRequests:
             owned, message.read, message.write, force=message.force
         )
         return Resized(Counts(counts.read, counts.write, counts.version))
+
+    async def _control(self, owned: Owned, message: ControlQueue) -> QueueControlled:
+        check_root(owned)
+        return await self._caretaker.controls.control(owned, message)
 
     # Dead letters
 
@@ -207,6 +227,24 @@ def _sync_makes(message: Sync) -> Makes:
     """Return what SYNC creates: a root names its partitions, and a partition whose caller may make
     queues names its root."""
     return Makes.QUEUES if message.makes or message.partition else Makes.NOTHING
+
+
+def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
+    """Return the settings that can be set live, and where each value comes from."""
+    found = {}
+    for name in SETTABLE:
+        live = partition.controls.settings.get(name)
+        value = setting(partition.configured, name)
+        if live is not None:
+            found[name] = EffectiveSetting(live.value, "live", live.by, live.at, live.reason)
+        elif value == setting(_DEFAULTS, name):
+            found[name] = EffectiveSetting(value, "default")
+        else:
+            found[name] = EffectiveSetting(value, "settings")
+    return found
+
+
+_DEFAULTS: Final = Queue()
 
 
 def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:

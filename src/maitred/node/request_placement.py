@@ -219,6 +219,11 @@ class RequestPlacement(ShardTasks):
         return self.membership.lease_until
 
     @property
+    def lapses(self) -> int:
+        """How often the lease had run out before it was renewed."""
+        return self.membership.lapses
+
+    @property
     def prover(self) -> Callable[[str], ListenerProof] | None:
         """Begins this member's end of the mutual proof with a process of another node that has this
         role; None without a cluster."""

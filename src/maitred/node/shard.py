@@ -30,9 +30,11 @@ from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
+from maitred.node.purge_requests import PurgeRequests
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
+from maitred.node.refusal_log import RefusalLog
 from maitred.node.relays import Relays
 from maitred.node.request_placement import RequestPlacement
 from maitred.node.request_table import RequestTable
@@ -172,6 +174,7 @@ class Shard(RequestPlacement):
         """Called when the shard stops: each answers the requests that wait for news."""
         self.errors: Counter[str] = Counter()
         """Errors that were sent as answers, by code."""
+        self._refusals = RefusalLog(self.errors, log)
         self.told_of_credentials = False
         """Whether the log says that a caller sent credentials to this node without users."""
         self.damaged: Counter[str] = Counter()
@@ -270,6 +273,7 @@ class Shard(RequestPlacement):
             QueryRequests(self._partitions, signatures),
             self._partitions.permits,
             Deletion(self._partitions),
+            PurgeRequests(self._partitions, self.audit),
             relays,
             query_tables,
             TokenRequests(
@@ -393,6 +397,7 @@ class Shard(RequestPlacement):
         while True:
             await asyncio.sleep(interval)
             self._guarded(self.own_requests.look)
+            self._guarded(self._refusals.look, self.loop.time())
             self._guarded(self._look_at_files)
             self._guarded(self._peers.look, self.loop.time())
             connections = list(self.connections)

@@ -87,6 +87,8 @@ class ShardMembership:
         """Called with the previous view and the new one when the shard has adopted a view."""
         self.lease_until = -inf if owners.clustered else inf
         """Until when the node's lease may be trusted, by the boot clock."""
+        self.lapses = 0
+        """How often the lease had run out before it was renewed."""
         self.requests = RequestTable(handlers={Opcode.TELL_VIEW: self._tell_view})
 
     # The lease, and the clock that comes with it
@@ -94,6 +96,8 @@ class ShardMembership:
     def renew_lease(self, until: float, clock_ahead_seconds: float) -> None:
         """Trust the node's lease until this time of the boot clock. The node's wall clock is so far
         ahead of the database's."""
+        if self.lease_until > -inf and not self.trusted():
+            self.lapses += 1
         self.lease_until = max(self.lease_until, until)
         self._ahead_seconds = clock_ahead_seconds
         self._correct_clock()

@@ -22,6 +22,7 @@ from maitred.node.control import Ready, Start
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_membership import node_tls
 from maitred.node.shard import Shard
+from maitred.node.shard_metrics import ShardMetrics
 from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
@@ -74,7 +75,10 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         opening.cancel()
         return FINISHED  # stopped before the shard had any request
     store = opening.result()
-    shard.keep_tasks(store, _members(start, log))
+    metrics = ShardMetrics(
+        shard, shard.keep_tasks(store, _members(start, log)), start.settings.monitor
+    )
+    link.measure_with(metrics.measure)
     try:
         await shard.start()
     except OSError as problem:
@@ -84,6 +88,7 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
     if is_orphan:
         log.warning("the supervisor has ended; stopping")
     finished = await shard.drain()
+    metrics.stop()
     if audit is not None:
         await audit.close()
     await store.close()

@@ -90,6 +90,10 @@ class ClusterShard(PlacedShard, Protocol):
     def view_listeners(self) -> list[ViewListener]:
         """Called with the previous view and the new one when the shard has adopted a view."""
 
+    @property
+    def lapses(self) -> int:
+        """How often the node's lease had run out before it was renewed."""
+
     def trusted(self) -> bool:
         """Whether the node's lease has not run out, so that no other node has its partitions;
         always true without a cluster."""

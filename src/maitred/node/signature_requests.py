@@ -59,7 +59,9 @@ class SignatureRequests:
     def _answer(self, owned: Owned, held: DeferredReply) -> None:
         partition, now = owned.partition, self._loop.time()
         known = partition.signatures.known(now + partition.ledger.wall)
-        held.answer(SignaturesFound(known, partition.served_seconds_ago(now)))
+        pause = partition.controls.pause
+        paused = None if pause is None else max(now + partition.ledger.wall - pause.at, 0.0)
+        held.answer(SignaturesFound(known, partition.served_seconds_ago(now), paused))
 
     def _read(self, owned: Owned) -> asyncio.Task[None]:
         reading = self._reading.get(owned)

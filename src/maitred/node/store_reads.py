@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.node.writer import store_silent
@@ -38,7 +38,7 @@ class StoreReads:
             read.close()
             raise self.silent.with_traceback(None)
         loop = asyncio.get_running_loop()
-        reading = asyncio.ensure_future(read)
+        reading = asyncio.ensure_future(_outcome(read))
         reading.add_done_callback(self._answered)
         began_at = loop.time()
         while not reading.done():
@@ -51,10 +51,20 @@ class StoreReads:
             else:
                 self.silent = store_silent(UNSAFE_SECONDS)
                 raise self.silent
-        return reading.result()
+        found, problem = reading.result()
+        if problem is not None:
+            raise problem
+        return cast("Found", found)
 
     def _answered(self, reading: asyncio.Future[Any]) -> None:
         self._answered_at = reading.get_loop().time()
         self.silent = None
-        if not reading.cancelled():
-            reading.exception()  # else asyncio logs it if the caller has left
+
+
+async def _outcome(read: Coroutine[Any, Any, Found]) -> tuple[Found | None, Exception | None]:
+    """Return the answer, or the error: asyncio would log an error that no caller waits for any
+    more."""
+    try:
+        return await read, None
+    except Exception as problem:  # noqa: BLE001 - the caller raises it
+        return None, problem

@@ -35,6 +35,7 @@ from maitred.node.node_membership import (
     is_clustered,
     refuse_foreign_cluster,
 )
+from maitred.node.node_monitor import NodeMonitor, monitor_port
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard_place import ShardPlace
 from maitred.node.source_ports import open_source_port
@@ -81,6 +82,9 @@ class StartedNode:
     http_port: int = 0
     """Port of the HTTP API; 0 if the node has none, or if its gateway does not reach the node."""
     gateway_pid: int = 0
+    monitor_host: str = ""
+    monitor_port: int = 0
+    """Port of the pages for monitoring; 0 if the node has none."""
     view: ClusterView | None = None
     """The cluster that the node has joined; None without one."""
 
@@ -105,8 +109,8 @@ class Companion(Protocol):
     async def stop(self) -> None:
         """Stop, before the node does."""
 
-    def kill(self) -> None:
-        """End at once, so that `stop` returns."""
+    async def kill(self) -> None:
+        """End at once, and wait for the end; `stop` returns, too."""
 
 
 class Supervisor:
@@ -129,6 +133,7 @@ class Supervisor:
         self._keepers: list[Keeper] = []
         self._gateway: GatewayKeeper | None = None
         self._membership: NodeMembership | None = None
+        self._monitor: NodeMonitor | None = None
         file = None if source is None else SettingsFile(settings, source)
         self._settings_path = None if source is None else source.file
         self._reloading = NodeReload(file, self._kept, log)
@@ -144,8 +149,16 @@ class Supervisor:
         """Run the node until it stops; return the exit status, or raise a typed error."""
         self._handle_signals()
         self._look_at_file_limit()
+        try:
+            return await self._run(announce)
+        finally:
+            if self._monitor is not None:
+                await self._monitor.close()
+
+    async def _run(self, announce: Callable[[StartedNode], None]) -> int:
         with ExitStack() as held:
             taken = self._take(held)
+            await self._open_monitor(taken)
             if not await self._before_signal(self._open_membership(taken)):
                 return exits.FINISHED
             place = self._make_keepers(taken)
@@ -157,6 +170,8 @@ class Supervisor:
             try:
                 if await self._before_signal(self._start(place)):
                     running = self._running(place, taken.data)
+                    if self._monitor is not None:
+                        self._monitor.phase = "serving"
                     self._log.info("node is up", node=str(place.node), port=place.port)
                     if await self._accompanied(running):
                         announce(running)
@@ -262,8 +277,25 @@ class Supervisor:
             http_host=self._settings.gateway.host,
             http_port=gateway.port if gateway is not None and gateway.serves else 0,
             gateway_pid=gateway.pid if gateway is not None else 0,
+            monitor_host=self._settings.monitor.host,
+            monitor_port=self._monitor.port if self._monitor is not None else 0,
             view=self._membership.view if self._membership is not None else None,
         )
+
+    async def _open_monitor(self, taken: TakenPlace) -> None:
+        """Listen for monitoring, from before the shards start until they have stopped."""
+        settings = self._settings
+        if not settings.monitor.enabled:
+            return
+        self._monitor = NodeMonitor(
+            settings,
+            str(taken.place.node),
+            self._log,
+            kept=self._kept,
+            shards=lambda: self._keepers,
+            view=lambda: None if self._membership is None else self._membership.view,
+        )
+        await self._monitor.open(monitor_port(settings, self._shards))
 
     # The cluster
 
@@ -370,6 +402,8 @@ class Supervisor:
 
     async def _stop(self) -> int:
         bound = self._settings.drain_seconds
+        if self._monitor is not None:
+            self._monitor.phase = "stopping"
         self._log.info("stopping; finishing requests in flight", drain_seconds=bound)
         # Shards stop listening; open copies of their sockets would let connections wait in vain.
         self._close_source_port()
@@ -389,9 +423,10 @@ class Supervisor:
         return exits.FINISHED
 
     async def _kill(self) -> None:
+        killed = [keeper.kill() for keeper in self._kept()]
         if self._companion is not None:
-            self._companion.kill()
-        await asyncio.gather(*(keeper.kill() for keeper in self._kept()))
+            killed.append(self._companion.kill())
+        await asyncio.gather(*killed)
 
     # Signals
 

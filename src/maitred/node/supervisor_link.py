@@ -11,7 +11,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import uvloop
 
@@ -19,6 +19,8 @@ from maitred.errors import InternalError, MaitredError, Unavailable
 from maitred.node.control import (
     LINE_BYTES,
     Failed,
+    Measure,
+    Measured,
     ReloadDone,
     Reloaded,
     ReloadProcess,
@@ -34,10 +36,11 @@ from maitred.node.shard_requests import part_states
 from maitred.protocol.access import NodeReloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from maitred.logs import Logger
     from maitred.membership.view import ClusterView
+    from maitred.metrics.exposition import Lines
     from maitred.node.control import ClusterNews, Command, Report
     from maitred.protocol.access import ProcessState
     from maitred.security.reload import ProcessReload
@@ -109,7 +112,8 @@ class SupervisorLink:
         self._wanted: dict[int, asyncio.Future[list[ProcessState]]] = {}
         """Reloads of the node that this process asked for, by number."""
         self._number = 0
-        self._reloads: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
+        self._measure: Callable[[], Awaitable[Lines]] | None = None
 
     @classmethod
     async def on(cls, file: int) -> SupervisorLink:
@@ -138,6 +142,10 @@ class SupervisorLink:
             self._writer.close()
             await self._writer.wait_closed()
 
+    def measure_with(self, measure: Callable[[], Awaitable[Lines]]) -> None:
+        """Answer the supervisor's questions for metrics with what this returns."""
+        self._measure = measure
+
     def follow(
         self, reloading: ProcessReload, follower: ClusterFollower | None = None
     ) -> asyncio.Task[bool]:
@@ -163,9 +171,9 @@ class SupervisorLink:
         while True:
             command = await self.hear()
             if isinstance(command, ReloadProcess):
-                task = asyncio.create_task(self._reload(reloading, command))
-                self._reloads.add(task)
-                task.add_done_callback(self._reloads.discard)
+                self._answer_later(self._reload(reloading, command))
+            elif isinstance(command, Measure):
+                self._answer_later(self._tell_metrics(command))
             elif isinstance(command, ReloadDone):
                 waiting = self._wanted.get(command.number)
                 if waiting is not None and not waiting.done():
@@ -175,6 +183,15 @@ class SupervisorLink:
                     _pass_on(command, follower)
             else:
                 return command
+
+    def _answer_later(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(answering)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _tell_metrics(self, command: Measure) -> None:
+        lines = await self._measure() if self._measure is not None and command.samples else {}
+        await self.say(Measured(command.number, lines))
 
     async def _reload(self, reloading: ProcessReload, command: ReloadProcess) -> None:
         parts = await reloading.reload(command.users)

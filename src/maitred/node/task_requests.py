@@ -156,10 +156,11 @@ class TaskRequests:
             if problem is not None:
                 held.refuse(problem)
             else:
-                held.answer(Finished(late, refused))
+                held.answer(Finished(late, refused, follows or None))
 
         ends = [(end.sequence, end.attempt, end.how, end.body, end.proof) for end in message.ends]
-        refused, late = owned.partition.stored_tasks.finish(ends, settle, self._loop.time(), holder)
+        now, stored_tasks = self._loop.time(), owned.partition.stored_tasks
+        refused, late, follows = stored_tasks.finish(ends, settle, now, holder)
 
     def _heartbeat(self, owned: Owned, message: Heartbeat, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)

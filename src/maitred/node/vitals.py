@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from maitred.monitor.process_vitals import memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_PAGES = Path("/proc/self/statm")
 
 
 class Vitals:
@@ -28,20 +25,12 @@ class Vitals:
     @classmethod
     def real(cls) -> Vitals:
         """Return the vitals of this process."""
-        return cls(os.getpid(), _memory_bytes, time.process_time)
+        return cls(os.getpid(), memory_bytes, time.process_time)
 
     @classmethod
     def none(cls) -> Vitals:
         """Return vitals that are always 0."""
         return cls(0, lambda: 0, lambda: 0.0)
-
-
-def _memory_bytes() -> int:
-    try:
-        return int(_PAGES.read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux, where only the peak is known
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
 
 
 class LoadGauge:

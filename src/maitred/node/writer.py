@@ -11,7 +11,9 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
+from maitred.matching.records import rows_in
 from maitred.matching.store_health import UNSAFE_SECONDS
+from maitred.metrics.histogram import SHORT_BOUNDS, SIZE_BOUNDS, Histogram
 from maitred.store.interface import PartlyWritten
 from maitred.wire.alarm import Alarm
 from maitred.wire.silence import SilenceTimer
@@ -19,7 +21,7 @@ from maitred.wire.silence import SilenceTimer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maitred.matching.records import PartitionKey
+    from maitred.matching.records import Changes, PartitionKey
     from maitred.node.owned import Owned
     from maitred.node.shard_services import ShardRunner
     from maitred.store.interface import Store
@@ -63,11 +65,19 @@ class Writer:
         self._silent: MaitredError | None = None
         """The error for producers since it rang."""
         self._committing = asyncio.Lock()
-        self._commits = 0
+        self.commits = self.failed_commits = 0
+        """Commits that the store confirmed, and that it refused, did in part or did not answer."""
+        self.commit_seconds = Histogram(SHORT_BOUNDS)
+        self.commit_rows = Histogram(SIZE_BOUNDS)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last commit failed, or the one under way is not answered in time."""
+        return self._failing or self._silent is not None
 
     def statistics(self) -> dict[str, int]:
         """Return the number of commits, and of partitions with changes to write."""
-        return {"commits": self._commits, "partitions_waiting": len(self._wanting)}
+        return {"commits": self.commits, "partitions_waiting": len(self._wanting)}
 
     def begin(self) -> None:
         """Commit in the background from now on."""
@@ -186,8 +196,7 @@ class Writer:
         overtaken: Iterable[PartitionKey] = ()
         written = {owned.key for owned, _ in batches}
         try:
-            overtaken = await self._store.commit([changes for _, changes in batches])
-            self._commits += 1
+            overtaken = await self._timed_commit([changes for _, changes in batches])
         except PartlyWritten as partly:
             problem = partly.problem
             written = set(partly.written)
@@ -227,6 +236,20 @@ class Writer:
             except Exception as fault:  # noqa: BLE001 - likewise
                 partitions.failed(owned, fault)
             partitions.touch(owned)
+
+    async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:
+        """Have the store write the changes, and count how long it takes."""
+        loop = self._shard.loop
+        begun = loop.time()
+        try:
+            overtaken = await self._store.commit(batches)
+        except BaseException:
+            self.failed_commits += 1
+            raise
+        self.commits += 1
+        self.commit_seconds.add(loop.time() - begun)
+        self.commit_rows.add(sum(map(rows_in, batches)))
+        return overtaken
 
     def _note(self, problem: MaitredError | None) -> None:
         if problem is not None and not self._failing:

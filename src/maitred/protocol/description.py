@@ -21,7 +21,7 @@ from maitred.routing.tokens import IGNORE_MSB, check_sharding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSIONS: Final = (1, 2)
+VERSIONS: Final = (1, 2, 3)
 """Versions of our own messages that this code speaks, oldest first: this release's, and that of the
 release before it, so that a cluster is upgraded node by node.
 
@@ -34,6 +34,10 @@ while `ClusterView.understands` says that every member knows it.
 DATABASE_CLOCK: Final = 2
 """The nodes of a cluster store moments, and place partitions during a gradual change, by the clock
 of their database. Nodes of version 1 go by their own."""
+
+QUEUE_CONTROLS: Final = 3
+"""Nodes keep to the controls of a queue: an older one hands out the tasks of a paused queue, and
+does not know settings that were set live."""
 
 CQL_VERSION: Final = "3.0.0"
 PARTITIONER: Final = "org.apache.cassandra.dht.Murmur3Partitioner"

@@ -118,6 +118,8 @@ class Opcode(IntEnum):
     HAND_OVER = 0x77
     CLUSTER = 0x78
     DRAIN_NODE = 0x79
+    CONTROL = 0x7A
+    PURGE = 0x7B
 
 
 ANSWER: Final = 0x80

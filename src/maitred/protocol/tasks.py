@@ -14,10 +14,12 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from maitred.matching.attempt_proofs import SESSION_BYTES
+from maitred.matching.controls import QueueControls, ShortText
 from maitred.matching.proofs import PROOF_BYTES
 from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
+from maitred.settings.live import SettingValue  # noqa: TC001 - msgspec reads the annotations
 
 TASKS_MAX = 10_000
 """Most tasks of one batch. More gain nothing, and a turn of the event loop has to end."""
@@ -28,6 +30,10 @@ PARTITIONS_MAX = 1_024
 NEVER = 10 * 365 * 86_400.0
 """Ten years, in seconds: a longer duration is taken for a mistake."""
 
+REASON_CHARACTERS = 500
+"""Longest reason that an operator gives: some sentences. Every partition keeps it in memory."""
+
+Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS)]
 Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
 Duration = Annotated[float, Meta(ge=0, le=NEVER)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
@@ -144,6 +150,8 @@ class SignaturesFound(Answer, array_like=True, gc=False):
     served_seconds_ago: float | None = None
     """Seconds since a worker last served the queue, 0 while one does; None: none did within that
     time."""
+    paused_seconds_ago: float | None = None
+    """Seconds since the queue was paused; None while it is not."""
 
 
 # Workers
@@ -279,6 +287,10 @@ class Finished(Answer, array_like=True, gc=False):
     refused: list[int] = field(default_factory=list)
     """Sequence numbers of tasks whose proof does not show that this session was given the attempt;
     their end was ignored."""
+    follows: list[tuple[int, float, int]] | None = None
+    """What follows each attempt that failed, for the worker's log: the sequence number of its task,
+    the seconds until the next attempt, and how many attempts are left. 0: the task is a dead
+    letter; -1: it has ended otherwise. None if no attempt failed."""
 
 
 class Heartbeat(PartitionRequest, array_like=True, gc=False):
@@ -353,6 +365,8 @@ class Sync(PartitionRequest, array_like=True, gc=False):
     """For a root: whether to create the queue if it does not exist."""
     user: str = ""
     """User for whom the queue is created."""
+    controls: QueueControls | None = None
+    """The controls that the sender knows; None: no operator has changed anything there."""
 
 
 class Synced(Answer, array_like=True, gc=False):
@@ -367,6 +381,8 @@ class Synced(Answer, array_like=True, gc=False):
     counts: Counts | None = None
     """The counts, if the caller's were out of date: a partition asks its root for them when it is
     loaded."""
+    controls: QueueControls | None = None
+    """The controls, if the caller's were out of date."""
 
 
 # People
@@ -390,6 +406,20 @@ class StoredAmount(Struct):
     most_tasks: int | None = None
     """Quota of tasks; None: no quota."""
     most_bytes: int | None = None
+
+
+class EffectiveSetting(Struct):
+    """The value of a setting that can be set live, and where it comes from. A map, for people."""
+
+    value: SettingValue
+    """None: no limit."""
+    source: Literal["default", "settings", "live"]
+    """`settings` is the settings file, the environment or the command line of the node."""
+    by: str = ""
+    """User who set it live."""
+    at: float = 0.0
+    """When it was set live, in seconds since 1970."""
+    reason: str = ""
 
 
 class PartitionDescription(Struct, kw_only=True):
@@ -450,6 +480,10 @@ class PartitionDescription(Struct, kw_only=True):
     queue_stored: StoredAmount = field(default_factory=StoredAmount)
     """Summed over all partitions of the queue, about a second ago."""
     namespace_stored: StoredAmount = field(default_factory=StoredAmount)
+    controls: QueueControls = QueueControls()
+    """What operators have changed while the queue runs, as this partition knows it."""
+    settings: dict[str, EffectiveSetting] = field(default_factory=dict)
+    """The settings that can be set live, by their names in the settings file."""
     namespace_queues: int = 0
     """Queues that the namespace has; told by root partitions only."""
     namespace_queues_max: int = 0
@@ -461,6 +495,9 @@ class PartitionDescription(Struct, kw_only=True):
     served_seconds_ago: float | None = None
     """Seconds since a worker last served the queue, 0 while one does; None: none did within
     `signatures_seconds`. Told by root partitions only."""
+    service_seconds: float = 0.0
+    """Mean time from giving a task to a worker until its end, of the queue's last tasks at this
+    shard; 0: unknown."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):
@@ -481,6 +518,76 @@ class Resized(Answer, array_like=True, gc=False):
     """The partition counts from now on."""
 
     counts: Counts
+
+
+class ControlQueue(PartitionRequest, array_like=True, gc=False):
+    """Ask the root to change the controls of the queue. Refused with `controls-conflict` unless
+    they have the version that the caller expects."""
+
+    opcode = Opcode.CONTROL
+    permission = "admin"
+
+    action: Literal["show", "pause", "resume", "set"]
+    reason: Reason = ""
+    """Why, for other operators and the audit log."""
+    version: Natural | None = None
+    """Version that the controls must have; None: any."""
+    settings: dict[ShortText, SettingValue] = field(default_factory=dict)
+    """For `set`: values of settings, by their names in the settings file; None: no limit."""
+    unset: Annotated[list[ShortText], Meta(max_length=100)] = field(default_factory=list)
+    """For `set`: names of settings that go by the settings file again."""
+    user: ShortText = ""
+    """User who asks; the shard that the client is connected to fills it in."""
+
+
+class QueueControlled(Answer, array_like=True, gc=False):
+    """The controls of the queue from now on."""
+
+    controls: QueueControls
+    changed: bool
+    """Whether the request has changed them: a queue may be paused already, for example."""
+    partitions: int
+    """Number of partitions of the queue."""
+    told: int
+    """How many of them have the controls. The root tells the others again within seconds, and each
+    asks the root when it is loaded."""
+
+
+class PurgeTasks(PartitionRequest, array_like=True, gc=False):
+    """Drop tasks of a partition that wait, for about a second; or count them. The answer says
+    whether to ask again."""
+
+    opcode = Opcode.PURGE
+    permission = "admin"
+
+    state: Literal["waiting", "delayed", "dead"]
+    """`waiting`: ready to run. `delayed`: not due yet, retries included. `dead`: dead letters."""
+    older_than: Duration = 0.0
+    """Only those that were added (or died) at least this many seconds ago; not for `delayed`."""
+    dry_run: bool = False
+    """Whether to count them and drop none."""
+    until: Natural = 0
+    """For `waiting`: the highest number of a task to drop, from the first answer; 0 in the first
+    request: all that are there."""
+    cursor: tuple[Natural, Natural] = (0, 0)
+    """Where to go on, from the last answer."""
+    reason: Reason = ""
+    """Why, for the audit log."""
+    user: ShortText = ""
+    """User who asks; the shard that the client is connected to fills it in."""
+    source: ShortText = ""
+    """Address that the request comes from; the shard that the client is connected to fills it in.
+    """
+
+
+class Purged(Answer, array_like=True, gc=False):
+    """What was dropped or counted by this request."""
+
+    tasks: int
+    is_complete: bool
+    """Whether there are no more; otherwise the caller asks again, with these fields."""
+    until: int
+    cursor: tuple[int, int]
 
 
 class DeadLetters(PartitionRequest, array_like=True, gc=False):
@@ -645,6 +752,8 @@ AnyTaskRequest = (
     | Sync
     | Describe
     | Resize
+    | ControlQueue
+    | PurgeTasks
     | DeadLetters
     | DamagedRows
     | Queues
@@ -663,6 +772,8 @@ AnyTaskAnswer = (
     | Synced
     | PartitionDescription
     | Resized
+    | QueueControlled
+    | Purged
     | DeadLettersFound
     | DamagedRowsFound
     | QueuesFound
@@ -682,6 +793,8 @@ EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
     (Sync, Synced),
     (Describe, PartitionDescription),
     (Resize, Resized),
+    (ControlQueue, QueueControlled),
+    (PurgeTasks, Purged),
     (DeadLetters, DeadLettersFound),
     (DamagedRows, DamagedRowsFound),
     (Queues, QueuesFound),

@@ -16,16 +16,26 @@ from maitred.settings.access import (
 )
 from maitred.settings.basis import (
     HTTP_PORT,
+    MONITOR_PORT,
     PORT,
     Permission,
     Schema,
 )
 from maitred.settings.clients import ClientSettings, Querying, Upstream, WorkerSettings
-from maitred.settings.node import Audit, ClusterSettings, GatewaySettings, Log, Node, Restarts
+from maitred.settings.node import (
+    Audit,
+    ClusterSettings,
+    GatewaySettings,
+    Log,
+    Monitor,
+    Node,
+    Restarts,
+)
 from maitred.settings.queues import Forwarding, QuerySettings, Queue, Scaling, Shedding
 
 __all__ = [
     "HTTP_PORT",
+    "MONITOR_PORT",
     "PORT",
     "Audit",
     "ClientSettings",
@@ -35,6 +45,7 @@ __all__ = [
     "Jwt",
     "Limits",
     "Log",
+    "Monitor",
     "Namespace",
     "Node",
     "Permission",

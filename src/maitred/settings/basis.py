@@ -12,6 +12,9 @@ PORT = 4747
 HTTP_PORT = 4780
 """The same for the HTTP API of a gateway."""
 
+MONITOR_PORT = 4781
+"""The same for the monitoring port of a node."""
+
 # The upper ends say "this is a slip", not "this is wise": they keep a value with too many zeros, or
 # an infinite one, out of timers and counters that could not hold it.
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]

@@ -216,6 +216,21 @@ class WorkerSettings(Schema, frozen=True, kw_only=True):
     key: Location | None = None
     """The certificate's key; by default in the same file."""
 
+    monitor_host: Text | None = "127.0.0.1"
+    """Address of the pages for monitoring: `/health`, `/ready` and `/metrics`. `none`: the worker
+    has none."""
+
+    monitor_port: Port = 0
+    """Port of that address; 0: a free one, which the log tells."""
+
+    monitor_open_metrics: bool = False
+    """Whether other machines may read `/metrics`, which names queues. This machine always may."""
+
+    stuck_seconds: Seconds = 600.0
+    """`/health` of the worker fails when its event loop has had no turn for this long. A handler
+    may block the loop for a while, and the worker keeps its tasks meanwhile; an orchestrator that
+    kills it has them run again elsewhere, where they block again."""
+
     public_without_tls: bool = False
     """Whether the worker may listen on a public address without TLS, at a node without TLS:
     everyone who can read the network can read arguments and results."""

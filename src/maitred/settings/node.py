@@ -154,6 +154,34 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     querying: Querying = field(default_factory=Querying)
 
 
+class Monitor(Schema, frozen=True, kw_only=True):
+    """The monitoring port of a node: `/health`, `/ready` and `/metrics`, with or without a
+    gateway."""
+
+    enabled: bool = True
+    """Whether the node has a monitoring port."""
+
+    host: Text = "127.0.0.1"
+    """Address to listen on. Loopback by default: an open port is a decision. Probes of Kubernetes
+    need `0.0.0.0`."""
+
+    port: Port | None = None
+    """Port of the pages; 0: a free one. By default it is one above the default port of the HTTP
+    API: 4781 beside a node on port 4747. A node on port 0 gets a free one."""
+
+    open_metrics: bool = False
+    """Whether other machines may read `/metrics`, which names queues. This machine always may, and
+    every machine that reaches the port gets `/health` and `/ready`."""
+
+    queues: Annotated[int, Meta(ge=0, le=10_000)] = 50
+    """Most queues of each shard that have series of their own, some 60 each. The busiest have; the
+    others are summed under the label `:rest`."""
+
+    partitions: Annotated[int, Meta(ge=0, le=10_000)] = 20
+    """Most partitions of each shard that have series of their own, 6 each: those with the most
+    tasks."""
+
+
 class ClusterSettings(Schema, frozen=True, kw_only=True):
     """How a node with a PostgreSQL store belongs to a cluster: all nodes that share the database
     and the cluster's name."""
@@ -230,6 +258,7 @@ class Node(Schema, frozen=True, kw_only=True):
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    monitor: Advanced[Monitor] = field(default_factory=Monitor)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)

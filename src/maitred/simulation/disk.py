@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
 from maitred.routing.counts import PartitionCounts
 from maitred.store.fences import UNDONE_RANGES, Fence
@@ -188,7 +189,9 @@ class Contents:
         found.timeline = self.timeline
         found.owner = owner
         found.commits = 0
-        return Acquired(found.range_id, found.counts, found.backlog, was_clean)
+        row = found.results.get(CONTROLS_ROW)
+        controls = None if row is None else row.body
+        return Acquired(found.range_id, found.counts, found.backlog, was_clean, controls=controls)
 
     def fence(self, key: PartitionKey) -> tuple[Fence, str]:
         """Return the fence of a partition, and its owner. One that does not exist counts as having
@@ -273,6 +276,9 @@ class Contents:
 
     def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
         return self._of(key).dead.get(sequence)
+
+    def later_count(self, key: PartitionKey, most: int) -> int:
+        return min(len(self._of(key).later), max(most, 0))
 
     def dead_count(self, key: PartitionKey) -> int:
         return len(self._of(key).dead)

@@ -181,6 +181,7 @@ class SimulatedStore:
     later_one = _asking(Contents.later_one)
     dead = _asking(Contents.dead)
     dead_one = _asking(Contents.dead_one)
+    later_count = _asking(Contents.later_count)
     dead_count = _asking(Contents.dead_count)
     damaged = _asking(Contents.damaged)
     damaged_one = _asking(Contents.damaged_one)

@@ -236,6 +236,10 @@ class Store(Protocol):
     async def later_one(self, key: PartitionKey, /, sequence: int) -> Later | None:
         """Return that task, whenever it is due; None if it is not stored."""
 
+    async def later_count(self, key: PartitionKey, /, most: int) -> int:
+        """Return how many tasks `later` has, whenever they are due; count no further than
+        `most`."""
+
     async def dead(self, key: PartitionKey, /, after: int, most: int) -> list[Dead]:
         """Return at most `most` dead letters with a sequence number above `after`, in order."""
 

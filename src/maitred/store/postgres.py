@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from maitred.errors import StoreUnavailable
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import (
     Acquired,
     Dead,
@@ -219,9 +220,9 @@ class _PostgresStore:
         *more: Sequence[int | None],
     ) -> None:
         columns = columns_of_keys(one.key for one in group)
-        rows = await self._fetch(statement, *columns, self._owner, *more)
+        rows = await self._fetch(statement, *columns, self._owner, *more, CONTROLS_ROW)
         for at, refusal, number, range_id, backlog, found_clean, *more_of_row in rows:
-            *counts, found_range_id, found_owner, found_commits = more_of_row
+            *counts, found_range_id, found_owner, found_commits, controls = more_of_row
             key = group[at - 1].key
             if refusal is not None:
                 found[key] = _REFUSALS[refusal]
@@ -231,7 +232,9 @@ class _PostgresStore:
             is_own = bool(self._owner) and found_owner == self._owner
             undone = self._fences.acquired(key, range_id, before, is_own=is_own)
             undone = undone and bool(self._owner) and statement == "acquire"
-            found[key] = Acquired(range_id, counts_of(*counts), backlog, found_clean, undone)
+            found[key] = Acquired(
+                range_id, counts_of(*counts), backlog, found_clean, undone, controls
+            )
 
     async def _see_unmade(
         self,
@@ -399,6 +402,10 @@ class _PostgresStore:
     async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
         rows = await self._read("dead_one", key, sequence)
         return Dead(*rows[0]) if rows else None
+
+    async def later_count(self, key: PartitionKey, most: int) -> int:
+        rows = await self._read("later_count", key, max(most, 0))
+        return int(rows[0][0]) if rows else 0
 
     async def dead_count(self, key: PartitionKey) -> int:
         rows = await self._read("dead_count", key)

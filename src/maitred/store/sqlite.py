@@ -90,6 +90,7 @@ class _SqliteStore:
     later_one = _partition(SqliteFile.later_one, _none)
     dead = _partition(SqliteFile.dead, list)
     dead_one = _partition(SqliteFile.dead_one, _none)
+    later_count = _partition(SqliteFile.later_count, int)
     dead_count = _partition(SqliteFile.dead_count, int)
     damaged = _partition(SqliteFile.damaged, list)
     damaged_one = _partition(SqliteFile.damaged_one, _none)

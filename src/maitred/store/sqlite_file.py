@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import json as json_format
 
 from maitred.errors import CannotStart
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import PartitionKey, Result, Segment, StoredUse
 from maitred.store.damaged_rows import damaged_of, without_deletions
 from maitred.store.private_files import make_database
@@ -141,7 +142,20 @@ class SqliteFile:
 
     def acquire(self, numbers: Sequence[int]) -> dict[int, Acquired]:
         """Raise the range ids of those partitions that still exist; return their state."""
-        return dict(map(acquired_of, self._written("acquire", (listed(numbers),))))
+        found = dict(map(acquired_of, self._written("acquire", (listed(numbers),))))
+        return {
+            number: one._replace(controls=self._controls(number)) for number, one in found.items()
+        }
+
+    def _controls(self, number: int) -> bytes | None:
+        """Return the row of the controls; None if there is none, empty if it cannot be read."""
+        try:
+            row = self.row("result", (number, CONTROLS_ROW))
+        except DamagedFileError:
+            return b""
+        if row is None:
+            return None
+        return row[1] if isinstance(row[1], bytes) else b""
 
     def watermark(self) -> int:
         """Return the highest range id of any partition that was deleted from this file."""
@@ -334,6 +348,9 @@ class SqliteFile:
     def dead_one(self, number: int, sequence: int) -> Dead | None:
         row = self.row("dead_one", (number, sequence))
         return row and dead_of(sequence, *row)
+
+    def later_count(self, number: int, most: int) -> int:
+        return int(self.row("later_count", (number, max(most, 0)))[0])
 
     def dead_count(self, number: int) -> int:
         row = self.row("dead_count", (number,))

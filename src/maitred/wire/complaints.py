@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from maitred.line_budget import LineBudgets, left_out
+
 if TYPE_CHECKING:
     import asyncio
 
     from maitred.errors import MaitredError
 
 QUIET_SECONDS: Final = 60.0
-"""Seconds without a further line about the same error code. The next line tells how many were left
-out."""
+"""Seconds without a further line about the same error code."""
 
 
 class ComplaintLog(Protocol):
@@ -32,10 +33,7 @@ class Complaints:
     ) -> None:
         self._loop = loop
         self._log = log
-        self._quiet_seconds = quiet_seconds
-        self._said: dict[str, tuple[float, int]] = {}
-        """By error code: when a line was last written, and how many were left out since. Its size
-        is bounded by the number of codes."""
+        self._budgets = LineBudgets(quiet_seconds)
 
     def say(
         self,
@@ -45,11 +43,7 @@ class Complaints:
         level: Literal["info", "warning"] = "warning",
     ) -> None:
         """Log the problem, unless a line about its code was written within `quiet_seconds`."""
-        now = self._loop.time()
-        said = self._said.get(problem.code)
-        if said is not None and now - said[0] < self._quiet_seconds:
-            self._said[problem.code] = (said[0], said[1] + 1)
-            return
-        self._said[problem.code] = (now, 0)
-        write = self._log.info if level == "info" else self._log.warning
-        write(event, peer=peer, error=problem, unsaid=said[1] if said else 0)
+        unlogged = self._budgets.take(problem.code, self._loop.time())
+        if unlogged is not None:
+            write = self._log.info if level == "info" else self._log.warning
+            write(event, peer=peer, error=problem, **left_out(unlogged))

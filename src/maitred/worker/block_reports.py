@@ -9,6 +9,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.line_budget import LineBudget, left_out
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import FrameType
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.worker.execution import Execution
     from maitred.worker.query import Query
-    from maitred.worker.served import Served
     from maitred.worker.statistics import WorkerStatistics
 
 QUIET_SECONDS: Final = 10.0
@@ -52,7 +53,7 @@ class BlockReports:
         self,
         statistics: WorkerStatistics,
         log: Logger,
-        attempts: Callable[[], Iterable[tuple[Served, Execution | Query]]],
+        attempts: Callable[[], Iterable[Execution | Query]],
         clock: Callable[[], float],
     ) -> None:
         self._statistics = statistics
@@ -61,9 +62,7 @@ class BlockReports:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._quiet_until = 0.0
-        self._unlogged = 0
-        """Blocks without a line since the last line."""
+        self._budget = LineBudget(QUIET_SECONDS)
         self._said = False
         """Whether a line was written about the block that lasts."""
         self._problem_said = False
@@ -76,15 +75,12 @@ class BlockReports:
         """
         self._statistics.blocked += 1
         self._problem_said = False
-        now = self._clock()
-        self._said = now >= self._quiet_until
-        if not self._said:
-            self._unlogged += 1
+        unlogged = self._budget.take(self._clock())
+        self._said = unlogged is not None
+        if unlogged is None:
             return
-        self._quiet_until = now + QUIET_SECONDS
         facts: dict[str, Any] = {"seconds": round(seconds, 2)} | self._culprit()
-        if self._unlogged:
-            facts["unlogged"], self._unlogged = self._unlogged, 0
+        facts |= left_out(unlogged)
         held = overslept >= seconds * HELD_SHARE
         if held and cpu_seconds >= overslept * HELD_SHARE:
             event = "a handler held the GIL: no thread of this worker ran or renewed leases"
@@ -138,12 +134,9 @@ class BlockReports:
             if code is not None and not code.co_filename.startswith(_PACKAGE):
                 # A task that a handler has made, unless it is found below.
                 facts["handler"] = getattr(coroutine, "__qualname__", None)
-            for served, attempt in self._attempts():
+            for attempt in self._attempts():
                 if attempt.runs_as(task):
-                    name = getattr(served.asked, "__qualname__", served.name)
-                    queue = served.view.id
-                    facts = {"handler": name, "queue": f"{queue.namespace}/{queue.queue}"}
-                    facts["attempt"] = attempt.task_id or attempt.query_id
+                    facts = dict(attempt.labels)
                     break
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - there is no other way
         if frame is not None:

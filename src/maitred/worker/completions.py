@@ -36,6 +36,7 @@ class CompletionReports:
         self._session = context.session
         self._seconds = context.settings.finish_seconds
         self._outage = context.outage
+        self._failures = context.failures
         self._statistics = context.statistics
         self._log = context.log
         self._loop = asyncio.get_running_loop()
@@ -87,6 +88,7 @@ class CompletionReports:
     def stop(self) -> None:
         """Report nothing more."""
         self._stopped = True
+        self._failures.unanswered()
 
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -107,10 +109,11 @@ class CompletionReports:
 
         def told(answer: AnyAnswer | MaitredError) -> None:
             if isinstance(answer, MaitredError) and answer.retry is not NO:
+                self._failures.answered(origin, ends, None)
                 seconds = self._outage.failed(origin.queue.queue, origin.partition, answer)
                 self._loop.call_later(seconds, self._send, origin, number)
                 return
-            self._answered(origin, len(ends), answer)
+            self._answered(origin, ends, answer)
             del origin.sending[number]
             self._unanswered -= 1
             if self._settled is not None and not self._unanswered and not self._settled.done():
@@ -118,8 +121,13 @@ class CompletionReports:
 
         self._client.request_told(message, told, self._seconds, patient=True)
 
-    def _answered(self, origin: Origin, ends: int, answer: AnyAnswer | MaitredError) -> None:
+    def _answered(
+        self, origin: Origin, reported: list[End], answer: AnyAnswer | MaitredError
+    ) -> None:
         statistics = self._statistics
+        ends = len(reported)
+        finished = None if isinstance(answer, MaitredError) else cast("Finished", answer)
+        self._failures.answered(origin, reported, finished)
         if isinstance(answer, UnknownQueue):
             # The queue was deleted, or forgotten since all its tasks were over: these as well.
             statistics.late += ends
@@ -128,11 +136,12 @@ class CompletionReports:
         elif isinstance(answer, MaitredError):
             statistics.unreported += ends
             self._log.error("the node refuses the end of tasks", tasks=ends, error=answer)
-        else:
+        elif finished is not None:
             queue = origin.queue.queue
-            finished = cast("Finished", answer)
             self._outage.worked(queue, origin.partition)
-            statistics.late += len(finished.late)
+            if finished.late:
+                statistics.late += len(finished.late)
+                self._failures.late(origin, len(finished.late))
             if finished.refused:
                 statistics.unreported += len(finished.refused)
                 self._log.error(

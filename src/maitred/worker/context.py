@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from maitred.protocol.sessions import session_of_secret
+from maitred.worker.failure_log import FailureLog
 from maitred.worker.lifecycle import WorkerLifecycle
 from maitred.worker.outage import Outage
 from maitred.worker.statistics import WorkerStatistics
@@ -44,7 +45,10 @@ class WorkerContext:
         self.address = ""
         """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""
         self.statistics = WorkerStatistics(settings.slots)
-        self.outage = Outage(client.settings, random, log)
+        clock = asyncio.get_running_loop().time
+        self.failures = FailureLog(log, clock)
+        """Logs what goes wrong with tasks and queries."""
+        self.outage = Outage(client.settings, random, log, clock)
         self.lifecycle = WorkerLifecycle()
         self.reroutes = 0
         """How often partitions may have got other owners since the worker was made."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from maitred.metrics.histogram import Histogram
     from maitred.protocol.tasks import End
     from maitred.routing.names import QueueId
     from maitred.settings import WorkerSettings
@@ -48,12 +49,14 @@ class ExecutionHost(HandlerHost, Protocol):
 class Origin:
     """A partition that tasks came from, which gets their heartbeats and their ends."""
 
-    def __init__(self, queue: QueueId, partition: int, handler: str) -> None:
+    def __init__(self, queue: QueueId, partition: int, handler: str, runs: Histogram) -> None:
         self.queue = queue
         self.name = f"{queue.namespace}/{queue.queue}"
         self.partition = partition
         self.handler = handler
         """The name of the function that its tasks call, for logs."""
+        self.runs = runs
+        """Counts how long attempts took, for all partitions of the queue."""
         self.lease_seconds = 10.0
         """The lease, as the partition told it last."""
         self.running: dict[tuple[int, int], Execution] = {}
@@ -116,6 +119,7 @@ class Execution(HandlerCall):
         self._why: Ending | None = None
         """The ending that counts if the handler raises because it was stopped."""
         self._entered = False
+        self._hidden = None
         self.task = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -128,6 +132,17 @@ class Execution(HandlerCall):
     def limit(self, seconds: float) -> None:
         """Stop the attempt if it takes longer than this."""
         self._timer = self._host.loop.call_later(seconds, self._time_is_over, seconds)
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """Names it in log lines: queue, handler, task and attempt."""
+        origin = self.origin
+        return {
+            "queue": origin.name,
+            "handler": origin.handler,
+            "task": self.task_id,
+            "attempt": self.number,
+        }
 
     @property
     def is_late(self) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import ThreadPoolExecutor
 
+    from maitred.redaction import HiddenParameters, Redaction
     from maitred.worker.capacity import Capacity
     from maitred.worker.outcomes import Ending
 
@@ -35,7 +36,7 @@ class HandlerHost(Protocol):
 class HandlerCall(Attempt):
     """The attempt that `maitred.current()` returns, with the call of its handler."""
 
-    __slots__ = ("_entered", "_host", "_thread_call", "task")
+    __slots__ = ("_entered", "_hidden", "_host", "_thread_call", "task")
 
     what: ClassVar[str]
     """The word for it in messages: "task" or "query"."""
@@ -45,6 +46,26 @@ class HandlerCall(Attempt):
     """Whether the task of the loop has begun to run."""
     task: asyncio.Task[None] | None
     """Calls an async handler (`run`); None while there is none."""
+    _hidden: tuple[HiddenParameters, bytes] | Redaction | None
+    """The hidden parameters and the encoded arguments, or what was made of them; None if the
+    handler hides nothing."""
+
+    def hide(self, hidden: HiddenParameters, payload: bytes) -> None:
+        """Keep the hidden ones of these arguments out of logs and failures."""
+        self._hidden = (hidden, payload)
+
+    def redaction(self) -> Redaction | None:
+        """Return what keeps texts free of hidden arguments; None if the handler hides nothing."""
+        hidden = self._hidden
+        if isinstance(hidden, tuple):
+            parameters, payload = hidden
+            hidden = self._hidden = parameters.redaction(payload)
+        return hidden
+
+    def redacted(self, body: bytes) -> bytes:
+        """Return the failure without hidden arguments."""
+        redaction = self.redaction()
+        return body if redaction is None else outcomes.redacted(body, redaction)
 
     def runs_as(self, task: asyncio.Task[Any]) -> bool:
         """Whether that task of the loop calls the handler."""

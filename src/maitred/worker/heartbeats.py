@@ -110,7 +110,7 @@ class HeartbeatSender:
                     continue
                 except UnknownQueue:  # it was deleted, with all its tasks
                     for execution in list(origin.running.values()):
-                        self._slots.lost(execution)
+                        self._slots.lost(execution, "a task was stopped: its queue was deleted")
                     return
                 except MaitredError as problem:
                     tries += 1

@@ -8,6 +8,7 @@ from maitred.backoff import backoff_seconds
 from maitred.errors import NO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from maitred.errors import MaitredError
@@ -19,11 +20,19 @@ class Outage:
     """Counts the failed requests of this worker: it logs the first failure of each kind and the end
     of the outage, and says how long to wait before the next try."""
 
-    def __init__(self, settings: ClientSettings, random: Random, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        random: Random,
+        log: Logger,
+        clock: Callable[[], float],
+    ) -> None:
         self._first = settings.backoff_first_seconds
         self._longest = settings.backoff_longest_seconds
         self._random = random
         self._log = log
+        self._clock = clock
+        self._began_at = 0.0
         self._tries: dict[tuple[str, int], int] = {}
         """Failed tries in a row, by queue and partition."""
         self._told: set[tuple[str, str | None]] = set()
@@ -36,6 +45,8 @@ class Outage:
         try."""
         is_hopeless = problem.retry is NO
         kind = (problem.code, problem.remedy)
+        if not self._tries:
+            self._began_at = self._clock()
         if kind not in self._told:
             self._told.add(kind)
             if is_hopeless:
@@ -53,7 +64,8 @@ class Outage:
         """Note an answered request to a partition; log the end of the outage if it was the last."""
         if self._tries and self._tries.pop((queue, partition), 0) and not self._tries:
             self._told.clear()
-            self._log.info("the node answers again")
+            seconds = round(self._clock() - self._began_at, 1)
+            self._log.info("the node answers again", seconds=seconds)
 
     def forget(self, queue: str, partitions: int) -> None:
         """Forget failures at partitions beyond this number: the queue does not have them any

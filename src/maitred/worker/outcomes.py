@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from maitred.errors import InvalidArguments
+    from maitred.redaction import Redaction
 
     Ending = tuple[int, bytes]
 
@@ -108,6 +109,14 @@ def without_traceback(body: bytes) -> bytes:
     """Return the same failure without its traceback, for callers that may not see it."""
     told = decode_failure(body)
     return encode(Failure(told.kind, told.message))
+
+
+def redacted(body: bytes, redaction: Redaction) -> bytes:
+    """Return the same failure without the hidden arguments. Its kind stays: the class of an
+    exception is part of the code."""
+    told = decode_failure(body)
+    message, trace = redaction.text(told.message), redaction.text(told.traceback)
+    return encode(Failure(told.kind, message, trace))
 
 
 def called(

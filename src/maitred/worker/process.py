@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import NO, MaitredError
 from maitred.surroundings import StopSignals, Surroundings
+from maitred.worker.monitor import WorkerMonitor
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ async def work(
 
     signals = StopSignals()
     signals.watch(loop, stop, force)
+    monitor: WorkerMonitor | None = None
     try:
+        if settings.monitor_host is not None:
+            monitor = WorkerMonitor(settings, name, log)
+            await monitor.start()
         session = await _connected(app, stopping, log)
         if session is None:
             return True
@@ -82,7 +87,10 @@ async def work(
             Surroundings.real(),
             log,
             connecting=partial(_connecting, app),
+            monitor_url="" if monitor is None else monitor.url,
         )
+        if monitor is not None:
+            monitor.worker = worker
         if stopping.is_set():
             worker.stop()
         # Imported modules stay: the garbage collector need not look through them again and again.
@@ -93,6 +101,8 @@ async def work(
         return finished
     finally:
         await app.close()
+        if monitor is not None:
+            await monitor.stop()
         signals.ignore(loop)
 
 

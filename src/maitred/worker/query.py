@@ -86,13 +86,13 @@ class Query(HandlerCall):
 
     __slots__ = (
         "_asker",
-        "_begun_at",
         "_hurried",
         "_most_bytes",
         "_rows",
         "_user",
         "again",
         "again_until",
+        "begun_at",
         "deadline",
         "sender",
         "sequence",
@@ -143,7 +143,7 @@ class Query(HandlerCall):
         self.deadline = now + seconds
         if now > host.pulse.in_time_until:
             self.deadline -= host.pulse.behind(now)
-        self._begun_at = now
+        self.begun_at = now
         self._host = host
         self._asker = asker
         self.sequence = message.sequence
@@ -153,6 +153,7 @@ class Query(HandlerCall):
         self._most_bytes = most if most < allowed else allowed  # noqa: FURB136 - a third of the time
         self._rows: RowStream | Gathered | None = None
         self._entered = False
+        self._hidden = None
         self.task = None
 
     @property
@@ -169,6 +170,13 @@ class Query(HandlerCall):
     def task_id(self) -> str:
         """Empty: a query is not a task."""
         return ""
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """Names it in log lines: queue, handler and query."""
+        queue = self.served.view.id
+        name = f"{queue.namespace}/{queue.queue}"
+        return {"queue": name, "handler": self.served.handler, "query": self.query_id}
 
     def __repr__(self) -> str:
         return f"<Query {self.query_id}>"
@@ -213,7 +221,7 @@ class Query(HandlerCall):
         self._end(self._timed_out(), judged=False)
 
     def _timed_out(self) -> Ending:
-        return outcomes.timed_out(self.deadline - self._begun_at, self.what)
+        return outcomes.timed_out(self.deadline - self.begun_at, self.what)
 
     def fail(self, ending: Ending) -> None:
         """Answer with an ending, without having called the handler."""
@@ -240,7 +248,7 @@ class Query(HandlerCall):
         ending = self._timed_out()
         if not self.cancelled and not self._hurried:
             now = self._host.loop.time()
-            self._host.judge(self.served, self._begun_at, now, done=False)
+            self._host.judge(self.served, self.begun_at, now, done=False)
             self._log_failure(ending)
         self._stop(ending)
 
@@ -295,8 +303,10 @@ class Query(HandlerCall):
         host = self._host
         now = host.loop.time()
         done = ending[0] == DONE
+        if ending[0] == FAILED:
+            ending = (FAILED, self.redacted(ending[1]))
         if judged and not self.cancelled:
-            host.judge(self.served, self._begun_at, now, done=done)
+            host.judge(self.served, self.begun_at, now, done=done)
             if not done:
                 self._log_failure(ending)
         host.ended(self, now, good=done)
@@ -304,9 +314,7 @@ class Query(HandlerCall):
             self._answer(ending, now)
 
     def _log_failure(self, ending: Ending) -> None:
-        queue, handler = self.served.view.id, self.served.handler
-        name = f"{queue.namespace}/{queue.queue}"
-        self._host.failures.query_failed(name, handler, self.query_id, ending[1])
+        self._host.failures.query_failed(self.labels, *ending)
 
     def _answer(self, ending: Ending, now: float) -> None:
         self.told = True
@@ -326,5 +334,5 @@ class Query(HandlerCall):
         kept = host.warm_seconds if again else 0.0
         self._asker.over(
             self.stream,
-            QueryEnd(how, body, streamed, count, now - self._begun_at, load, again, kept),
+            QueryEnd(how, body, streamed, count, now - self.begun_at, load, again, kept),
         )

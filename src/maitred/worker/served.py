@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.balancing.workers.health import Health
+from maitred.metrics.histogram import Histogram
 from maitred.worker.execution import Origin
 from maitred.worker.streams import gathering
 
@@ -39,6 +40,8 @@ class Served:
         self.handler = getattr(self.asked, "__qualname__", type(self.asked).__qualname__)
         """The name of the function, for logs."""
         self.read = handler.signature.read
+        self.hidden = handler.hidden
+        """The parameters whose values stay out of logs and failures; None if there are none."""
         self.signature = handler.signature.describe()
         """The shape of the arguments, which the node tells producers."""
         self.health = Health()
@@ -54,6 +57,8 @@ class Served:
         """The posts at which it shares slots with other queues."""
         self.grouped = 0
         """Number of its partitions when the posts were made."""
+        self.runs = Histogram()
+        """Counts how long its tasks and queries took."""
         self.origins: dict[int, Origin] = {}
         """The partitions that tasks came from, by number."""
 
@@ -69,5 +74,7 @@ class Served:
         """Return the partition of that number, as the worker knows it."""
         found = self.origins.get(partition)
         if found is None:
-            found = self.origins[partition] = Origin(self.view.id, partition, self.handler)
+            found = self.origins[partition] = Origin(
+                self.view.id, partition, self.handler, self.runs
+            )
         return found

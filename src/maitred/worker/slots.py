@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArguments
+from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
 from maitred.worker import outcomes
 from maitred.worker.execution import Execution
-from maitred.worker.failure_log import FailureLog
 from maitred.worker.lifecycle import SERVING
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class WorkerSlots:
         self._completions = completions
         self._statistics = context.statistics
         self._freed = freed
-        self.failures = FailureLog(context.log, self.loop.time)
+        self.failures = context.failures
 
     @property
     def free(self) -> int:
@@ -106,16 +107,18 @@ class WorkerSlots:
         try:
             args, named = served.read(given.payload)
         except InvalidArguments as problem:
-            self._unreadable(origin, given, outcomes.misfit(problem))
+            self._unreadable(served, origin, given, outcomes.misfit(problem))
             return
         except Exception as problem:  # noqa: BLE001 - a user's class; other tasks came in the same answer
-            self._unreadable(origin, given, outcomes.raised(problem))
+            self._unreadable(served, origin, given, outcomes.raised(problem))
             return
         statistics.busy += 1
         execution = origin.running[key] = Execution(
             self, origin, key, given.proof, now, lease_ends_at
         )
         self.capacity.begun(execution, now)
+        if served.hidden is not None:
+            execution.hide(served.hidden, given.payload)
         if served.is_async:
             execution.task = self.loop.create_task(execution.run(served.function, args, named))
         else:
@@ -123,17 +126,21 @@ class WorkerSlots:
         if given.timeout:
             execution.limit(given.timeout)
 
-    def _unreadable(self, origin: Origin, given: Given, ending: Ending) -> None:
+    def _unreadable(self, served: Served, origin: Origin, given: Given, ending: Ending) -> None:
         self.count(FAILED)
-        task = f"{origin.name}/{origin.partition}/{given.sequence}"
-        self.failures.attempt_failed(origin.name, origin.handler, task, given.attempt, ending[1])
-        self._completions.add(origin, End(given.sequence, given.attempt, given.proof, *ending))
+        key, (how, body) = (given.sequence, given.attempt), ending
+        if served.hidden is not None:
+            body = outcomes.redacted(body, served.hidden.redaction(given.payload))
+        self.failures.task_failed(origin, key, how, body)
+        self._completions.add(origin, End(*key, given.proof, how, body))
         self._freed()
 
     def tell(self, execution: Execution, ending: Ending) -> None:
         """Report the end of an attempt to the node, whether its handler has ended or not."""
         execution.told = True
         origin, key, (how, body) = execution.origin, execution.key, ending
+        if how == FAILED:
+            body = execution.redacted(body)
         origin.running.pop(key, None)
         end = End(key[0], key[1], execution.proof, how, body)
         if origin.ends:
@@ -145,12 +152,16 @@ class WorkerSlots:
         else:
             self.count(how)
             if how in (FAILED, TIMED_OUT):
-                self.failures.task_failed(execution, body)
+                self.failures.task_failed(origin, key, how, body)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """Free the slot of an attempt whose handler has ended, and report the end."""
         self._statistics.busy -= 1
-        self.capacity.ended(execution, self.loop.time(), good=ending[0] == DONE)
+        now = self.loop.time()
+        self.capacity.ended(execution, now, good=ending[0] == DONE)
+        runs, seconds = execution.origin.runs, now - execution.begun_at
+        runs.counts[bisect_left(WORK_BOUNDS, seconds)] += 1  # `Histogram.add`, without a call
+        runs.total += seconds
         if not execution.told:
             self.tell(execution, ending)
         self._freed()
@@ -159,15 +170,24 @@ class WorkerSlots:
         """Return a task whose lease may have ended before its handler began, and free its slot."""
         self._statistics.lapsed += 1
         self._statistics.returned += 1
+        self._log_lost(execution, "a task was returned: its lease may have ended before it began")
         self.ended(execution, (RETURNED, outcomes.NIL))
 
-    def lost(self, execution: Execution) -> None:
+    def lost(
+        self,
+        execution: Execution,
+        why: str = "a lease was lost: the node gives the task to another worker",
+    ) -> None:
         """Stop an attempt that the node gave to another worker."""
         if execution.told:
             return  # that was known, or the end is reported already
+        self._log_lost(execution, why)
         execution.origin.running.pop(execution.key, None)
         self._statistics.lost += 1
         execution.lose()
+
+    def _log_lost(self, execution: Execution, why: str) -> None:
+        self.failures.lost(execution, self.loop.time() - execution.begun_at, why)
 
     def count(self, how: int) -> None:
         """Count a task or query that ended in this way."""

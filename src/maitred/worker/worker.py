@@ -78,9 +78,12 @@ class Worker:
         log: Logger,
         secret: bytes | None = None,
         connecting: Connecting | None = None,
+        monitor_url: str = "",
     ) -> None:
         """`connecting` opens another connection to the node, from another thread; with it, leases
-        are renewed while a handler blocks the loop. Simulated workers have none."""
+        are renewed while a handler blocks the loop. Simulated workers have none. `monitor_url` is
+        where the process that the worker runs in is monitored, for the log."""
+        self._monitor_url = monitor_url
         self._loop = asyncio.get_running_loop()
         self._pulse = Pulse(self._loop, monotonic if connecting else None)
         self._context = context = WorkerContext(
@@ -192,6 +195,16 @@ class Worker:
         """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""
         return self._context.address
 
+    @property
+    def served(self) -> list[Served]:
+        """The queues that the worker serves."""
+        return self._served
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the worker has a connection to any node; may be asked from another thread."""
+        return self._client.is_connected
+
     def _certificate_read(self, problem: MaitredError | None) -> None:
         """Announce the listener's new certificate, or log why the old one stays."""
         if problem is not None:
@@ -271,6 +284,7 @@ class Worker:
             slots=self._settings.slots,
             node=str(self._client.address),
             listen=self._settings.host,
+            **({"monitor": self._monitor_url} if self._monitor_url else {}),
         )
 
     # Supply
@@ -476,14 +490,12 @@ class Worker:
         for served in self._served:
             yield from served.origins.copy().values()
 
-    def _attempts(self) -> Iterator[tuple[Served, Execution | Query]]:
+    def _attempts(self) -> Iterator[Execution | Query]:
         """Yield all attempts whose handlers may run; any thread may call it."""
         for served in self._served:
             for origin in served.origins.copy().values():
-                for execution in origin.running.copy().values():
-                    yield served, execution
-        for query in self.querying.running.copy():
-            yield query.served, query
+                yield from origin.running.copy().values()
+        yield from self.querying.running.copy()
 
     # The end
 

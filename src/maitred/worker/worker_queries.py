@@ -294,6 +294,7 @@ class WorkerQueries:
     def ended(self, query: Query, now: float, *, good: bool) -> None:
         """Free the slot of a query whose handler has ended."""
         self.running.pop(query, None)
+        query.served.runs.add(now - query.begun_at)
         if query.sender is not None:
             self.capacity.left(query.sender)
         self.capacity.ended(query, now, good=good)
@@ -384,6 +385,8 @@ class WorkerQueries:
         self.running[query] = None
         self.capacity.begun(query, now)
         asker.begun(stream, query)
+        if served.hidden is not None:
+            query.hide(served.hidden, message.payload)
         try:
             args, named = served.read(message.payload)
         except InvalidArguments as problem:

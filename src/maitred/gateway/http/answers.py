@@ -48,6 +48,20 @@ class QueueState(Struct):
     partitions: list[dict[str, Any]]
 
 
+class QueueScaling(Struct):
+    """How many slots a queue wants, and the measurements that this was computed from."""
+
+    namespace: str
+    queue: str
+    slots_wanted: int
+    added_per_second: float
+    service_seconds: float
+    """Mean time from giving a task to a worker until its end; 0: unknown."""
+    backlog: int
+    """Tasks that could be run, without delayed ones."""
+    running: int
+
+
 class ListedQueries(Struct):
     """Rows of the query table."""
 

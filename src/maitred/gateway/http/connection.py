@@ -30,6 +30,7 @@ from maitred.security.source import Source
 
 if TYPE_CHECKING:
     import asyncio
+    from collections import Counter
     from collections.abc import Coroutine, Mapping
 
     from maitred.security.authenticator import Authenticator
@@ -52,6 +53,8 @@ LINES: Final = {
 class ConnectionListener(ReaderListener, Protocol):
     """The listener that accepted a connection; authenticates and serves its requests."""
 
+    refused: Counter[str]
+    """Errors given as answers, by code."""
     connections: dict[HttpConnection, None]
     """The open connections of callers of the HTTP API."""
     guard: Guard
@@ -488,6 +491,7 @@ class HttpConnection(HttpReader):
 
     def _refuse(self, problem: MaitredError) -> None:
         """Answer an incomplete request with an error, and end the connection."""
+        self.listener.refused[problem.code] += 1
         body = AS_JSON.value(told(problem, tracebacks=False))
         status = status_of(problem)
         self._write(

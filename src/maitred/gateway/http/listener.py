@@ -6,6 +6,7 @@ One timer checks all connections; a connection has none of its own.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
@@ -36,6 +37,7 @@ from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import TaskRoutes
 from maitred.logs import OccasionalWarning
 from maitred.node.gateway_keeper import cannot_listen
+from maitred.node.refusal_log import RefusalLog
 from maitred.security.guard import check
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.budget import Budget
     from maitred.gateway.http.request import HttpRequest
+    from maitred.monitor.loop_lag import LoopLag
     from maitred.security.directory import Identity
 
 ACCEPT_BACKLOG: Final = 4_096
@@ -78,8 +81,15 @@ class HttpListener:
     """The HTTP listener of a gateway process; implements `GatewayListener`."""
 
     def __init__(
-        self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False
+        self,
+        *,
+        port: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        reuse: bool = False,
+        lag: LoopLag | None = None,
     ) -> None:
+        """`lag` measures the loop, for the metrics page of a real process; None: nothing does."""
+        self.lag = lag
         self.loop = asyncio.get_running_loop()
         self.connections: dict[HttpConnection, None] = {}
         self.metrics = Metrics()
@@ -116,6 +126,9 @@ class HttpListener:
         self.settings = settings = gateway.settings.gateway
         self.log = gateway.log
         self.budgets = Budgets(settings)
+        self.refused: Counter[str] = Counter()
+        """Errors given as answers, by code."""
+        self._refusals = RefusalLog(self.refused, self.log)
         self._malformed_warning = OccasionalWarning(
             self.log, "no http on the http port", TOLD_SECONDS
         )
@@ -141,6 +154,7 @@ class HttpListener:
             "task_result": tasks.task_result,
             "cancel_task": tasks.cancel_task,
             "describe_queue": tasks.describe_queue,
+            "queue_scaling": tasks.queue_scaling,
             "health": pages.health,
             "ready": pages.ready,
             "metrics_page": pages.metrics_page,
@@ -332,8 +346,8 @@ class HttpListener:
         """Raise unless the user has the route's permission; the query table's handlers do more."""
         permission = route.permission
         if permission is not None and request.identity is not None:
-            # The permission `observe` concerns all namespaces together.
-            namespace = EVERY_NAMESPACE if permission == "observe" else values[0]
+            # The pages without a namespace concern all of them together.
+            namespace = values[0] if values else EVERY_NAMESPACE
             check(request.identity, namespace, permission)
 
     def _pages_of_users(self) -> frozenset[str]:
@@ -359,6 +373,7 @@ class HttpListener:
         """Answer with an error."""
         try:
             typed = self.typed(request, problem)
+            self.refused[typed.code] += 1
             if isinstance(typed, PermissionDenied):
                 self._tell_of_refusal(connection, request, typed)
             connection.answer_error(request, typed)
@@ -504,6 +519,7 @@ class HttpListener:
             await asyncio.sleep(interval)
             self._guarded(self._look_at_date)
             self._guarded(self.budgets.look)
+            self._guarded(self._refusals.look, self.loop.time())
             self._guarded(self.guard.look, self.spawn)
             self._guarded(self._look_at_users)
             connections = list(self.connections)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from maitred.metrics.exposition import counter, head, histogram_samples
+from maitred.metrics.histogram import Histogram
 
 BUCKETS: Final = (
     0.001,
@@ -28,27 +26,13 @@ BUCKETS: Final = (
 """The bounds of the histogram in seconds: from the fastest query to the timeout of most callers."""
 
 
-class Latency:
-    """The histogram of how long the requests of one route took."""
-
-    __slots__ = ("counts", "total")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.total = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total += seconds
-
-
 class Metrics:
     """The counters of one HTTP listener."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], int] = {}
         """Counts requests by route and status."""
-        self.latencies: dict[str, Latency] = {}
+        self.latencies: dict[str, Histogram] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self.accepted = 0
@@ -67,7 +51,7 @@ class Metrics:
         requests[key] = requests.get(key, 0) + 1
         latency = self.latencies.get(route)
         if latency is None:
-            latency = self.latencies[route] = Latency()
+            latency = self.latencies[route] = Histogram(BUCKETS)
         latency.add(seconds)
 
     def families(self) -> list[str]:
@@ -77,17 +61,12 @@ class Metrics:
             "Requests that were answered, by route and status.",
             [({"route": route, "status": s}, n) for (route, s), n in sorted(self.requests.items())],
         )
-        lines += _head(
-            "maitred_http_request_seconds", "From the first byte in to the answer.", "histogram"
-        )
+        name = "maitred_http_request_seconds"
+        lines += head(name, "From the first byte in to the answer.", "histogram")
         for route, latency in sorted(self.latencies.items()):
-            sums = list(accumulate(latency.counts))
-            for bound, count in zip((*map(str, BUCKETS), "+Inf"), sums, strict=True):
-                labels = {"route": route, "le": bound}
-                lines.append(_line("maitred_http_request_seconds_bucket", labels, count))
-            labels = {"route": route}
-            lines.append(_line("maitred_http_request_seconds_sum", labels, latency.total))
-            lines.append(_line("maitred_http_request_seconds_count", labels, sums[-1]))
+            lines += histogram_samples(
+                name, {"route": route}, BUCKETS, latency.counts, latency.total
+            )
         for name, text, value in (
             ("maitred_http_connections_total", "Connections that were accepted.", self.accepted),
             ("maitred_http_malformed_total", "Connections that spoke no HTTP.", self.malformed),
@@ -106,35 +85,3 @@ class Metrics:
         ):
             lines += counter(name, text, [({}, value)])
         return lines
-
-
-def counter(
-    name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
-) -> list[str]:
-    """Return the lines of a counter."""
-    return [*_head(name, text, "counter"), *(_line(name, *one) for one in samples)]
-
-
-def gauge(name: str, text: str, value: float) -> list[str]:
-    """Return the lines of a gauge without labels."""
-    return gauges(name, text, [({}, value)])
-
-
-def gauges(
-    name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
-) -> list[str]:
-    """Return the lines of a gauge with labels."""
-    return [*_head(name, text, "gauge"), *(_line(name, *one) for one in samples)]
-
-
-def _head(name: str, text: str, kind: str) -> list[str]:
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-
-
-def _line(name: str, labels: Mapping[str, object], value: float) -> str:
-    inside = ",".join(f'{key}="{_escaped(str(one))}"' for key, one in labels.items())
-    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -16,6 +16,7 @@ from maitred.gateway.http.answers import (
     GatewayState,
     ListedQueries,
     PendingTask,
+    QueueScaling,
     QueueState,
     RevokedTask,
 )
@@ -64,6 +65,7 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
     },
     "cancel_task": {200: ("What that came to", RevokedTask)},
     "describe_queue": {200: ("How it is", QueueState)},
+    "queue_scaling": {200: ("What it wants", QueueScaling)},
     "list_queries": {200: ("Rows of the table", ListedQueries)},
     "cancel_query": {200: ("What that came to", CancelledQuery)},
     "health": {200: ("It is", GatewayState)},

@@ -10,8 +10,10 @@ from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Unavailable
 from maitred.gateway.http.answers import GatewayState
 from maitred.gateway.http.formats import AS_JSON, JSON
-from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
+from maitred.metrics.exposition import CONTENT_TYPE, Samples, counter, gauge, gauges, page
+from maitred.metrics.families import PROCESSES
+from maitred.monitor.process_vitals import add_vitals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.metrics import Metrics
     from maitred.gateway.http.request import HttpRequest
+    from maitred.monitor.loop_lag import LoopLag
     from maitred.security.guard import Guard
 
-PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+PROMETHEUS = CONTENT_TYPE.encode()
 
 
 class MonitoredListener(Protocol):
@@ -38,6 +41,9 @@ class MonitoredListener(Protocol):
     """Counts connections, requests and bytes."""
     budgets: Budgets
     """Count the bytes that all connections hold."""
+
+    lag: LoopLag | None
+    """Measures the event loop of the process; None: nothing does."""
 
     @property
     def connections(self) -> Collection[HttpConnection]:
@@ -104,7 +110,12 @@ class Pages:
             lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
             if isinstance(querying, QueryGateway):
                 lines += _dispatch_families(querying.statistics())
-        body = ("\n".join(lines) + "\n").encode()
+        text = "\n".join(lines) + "\n"
+        if listener.lag is not None:
+            samples = Samples()
+            add_vitals(samples, "gateway", listener.lag)
+            text += page(PROCESSES, [samples.lines])
+        body = text.encode()
         connection.answer(request, 200, PROMETHEUS, body)
 
     def _access_families(self) -> list[str]:

@@ -73,6 +73,13 @@ ROUTES: Final = (
     HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="admin"),
     HttpRoute(
         "GET",
+        f"{QUEUE}/scaling",
+        "queue_scaling",
+        "How many slots a queue wants, for autoscalers",
+        permission="observe",
+    ),
+    HttpRoute(
+        "GET",
         "/v1/{namespace}/queries",
         "list_queries",
         "The query table of this gateway, the newest last",

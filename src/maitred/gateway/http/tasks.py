@@ -10,10 +10,17 @@ from msgspec import to_builtins
 from maitred.app.options import conditions
 from maitred.app.task import error_of
 from maitred.errors import MaitredError
-from maitred.gateway.http.answers import AddedTask, PendingTask, QueueState, RevokedTask
+from maitred.gateway.http.answers import (
+    AddedTask,
+    PendingTask,
+    QueueScaling,
+    QueueState,
+    RevokedTask,
+)
 from maitred.gateway.http.formats import arguments, is_msgpack
 from maitred.gateway.http.queries import plain_form
 from maitred.gateway.http.statuses import told
+from maitred.metrics.slots_wanted import mean_service_seconds, slots_wanted, whole_slots
 from maitred.protocol.tasks import PartitionDescription
 
 if TYPE_CHECKING:
@@ -109,6 +116,41 @@ class TaskRoutes:
             partitions=[_told(number, one) for number, one in enumerate(found)],
         )
         connection.answer(request, 200, form.content_type, form.value(state))
+
+    async def queue_scaling(
+        self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
+    ) -> None:
+        """Answer how many slots a queue wants. If a partition does not answer there is no number:
+        an autoscaler must not take workers away because part of the backlog cannot be seen."""
+        request.form = form = plain_form(request)
+        answered = []
+        for one in await self._gateway.describe(namespace, queue):
+            if isinstance(one, MaitredError):
+                raise one
+            answered.append(one)
+        rates = [(one.finished_per_second, one.service_seconds) for one in answered]
+        added = sum(one.added_per_second for one in answered)
+        backlog = sum(max(0, one.backlog - one.later) for one in answered)
+        running = sum(one.running for one in answered)
+        service_seconds = mean_service_seconds(rates)
+        wanted = slots_wanted(
+            added_per_second=added,
+            service_seconds=service_seconds,
+            backlog=backlog,
+            running=running,
+            most_per_second=answered[0].rate_limit_per_second,
+            is_paused=answered[0].controls.pause is not None,
+        )
+        scaling = QueueScaling(
+            namespace=namespace,
+            queue=queue,
+            slots_wanted=whole_slots(wanted),
+            added_per_second=added,
+            service_seconds=service_seconds,
+            backlog=backlog,
+            running=running,
+        )
+        connection.answer(request, 200, form.content_type, form.value(scaling))
 
 
 def _path(namespace: str, queue: str, partition: int, sequence: int) -> str:

@@ -150,8 +150,10 @@ class ClusterRun:
         producing = [one.host.spawn(one.main(), name=one.host.name) for one in self.producers]
         admin = self.admin.host.spawn(self.admin.main(), name="admin")
         await self.fleet.rage(self.record, self.workers, self.producers)
+        self.admin.is_calm = True
         for process in producing:
             await process.wait()
+        await until_nothing(self.admin.paused, "Queues are still paused", RECOVERY_SECONDS)
         admin.kill()
         await asyncio.sleep(LAST_WISH_SECONDS)
         await self.end.until_over(RECOVERY_SECONDS)

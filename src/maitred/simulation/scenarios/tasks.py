@@ -194,12 +194,14 @@ class Tasks:
         await self._rage()
         self.world.calm()
         self.disk.calm()
+        self.admin.is_calm = True
         for worker in self.workers:
             worker.cut_seconds = None
         if not self.node.host.up:  # its keepers are about to start it again
             await asyncio.sleep(2.0)
         for process in producing:
             await process.wait()
+        await until_nothing(self.admin.paused, "Queues are still paused", RECOVERY_SECONDS)
         admin.kill()
         await asyncio.sleep(LAST_WISH_SECONDS)
         await self.end.until_over(RECOVERY_SECONDS)

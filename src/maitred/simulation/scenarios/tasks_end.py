@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import msgpack
 
+from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.task_ends import decode_ended
 from maitred.simulation.scenarios.record import until_nothing
 
@@ -77,7 +78,7 @@ class TasksEnd:
             (key.queue, key.partition, sequence): decode_ended(result.body)
             for key, found in self._disk.contents.all().items()
             for sequence, result in found.results.items()
-            if result.body  # else it is a task that is tried again
+            if result.body and sequence > CONTROLS_ROW  # else it is a task that is tried again
         }
         acknowledged = 0
         for story in self._record.stories:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from maitred.app.attempt import current
-from maitred.errors import DeadlineExceeded, MaitredError
+from maitred.errors import DeadlineExceeded, MaitredError, UnknownQueue
 from maitred.protocol.sessions import session_of_secret
-from maitred.protocol.tasks import DeadLetters, Describe, Resize
+from maitred.protocol.tasks import ControlQueue, DeadLetters, Describe, Resize
 from maitred.routing.names import TASKS
 from maitred.settings import WorkerSettings
 from maitred.simulation.scenarios.people import Guest, WorkerGuest
@@ -258,16 +258,28 @@ class WorkerHost(WorkerGuest):
 
 
 class Admin(Person):
-    """Changes the number of partitions, looks at them, and has dead letters tried again."""
+    """Changes the number of partitions, looks at them, pauses and resumes queues, and has dead
+    letters tried again."""
+
+    is_calm = False
+    """Whether to pause no more queues, and to resume those that are paused."""
+    has_resumed = False
+    """Whether no queue is paused any more, and none will be."""
+
+    def paused(self) -> list[object]:
+        """Return what is left to do before the admin may leave."""
+        return [] if self.has_resumed else ["the admin has not resumed all queues"]
 
     async def main(self) -> None:
-        """Resize and describe the queue, and revive dead letters, for ever."""
+        """Resize, pause and describe queues, and revive dead letters, for ever."""
         client = await self.connected(self.app())
         random = self.random
         read = 1
         while True:
             await asyncio.sleep(random.expovariate(1.0))
             with suppress(MaitredError):
+                if self.is_calm and not self.has_resumed:
+                    await self._resume_all(client)
                 what = random.random()
                 queue = random.choice(QUEUES[: self.queues]) if self.queues > 1 else QUEUE
                 where = (NAMESPACE, queue, TASKS, random.randrange(PARTITIONS_MAX), 0)
@@ -276,10 +288,21 @@ class Admin(Person):
                     wanted = max(write, random.choice((read, write)))
                     await client.request(Resize(NAMESPACE, queue, TASKS, 0, 0, wanted, write))
                     read = wanted
-                elif what < 0.8:
+                elif what < 0.75:
                     await client.request(Describe(*where))
+                elif what < 0.8:
+                    action: Literal["pause", "resume"] = "resume"
+                    if not self.is_calm and random.random() < 0.5:
+                        action = "pause"
+                    await client.request(ControlQueue(NAMESPACE, queue, TASKS, 0, 0, action))
                 else:
                     await self._revive(client, where)
+
+    async def _resume_all(self, client: AsyncClient) -> None:
+        for queue in QUEUES[: self.queues]:
+            with suppress(UnknownQueue):
+                await client.request(ControlQueue(NAMESPACE, queue, TASKS, 0, 0, "resume"))
+        self.has_resumed = True
 
     async def _revive(self, client: AsyncClient, where: tuple[str, str, int, int, int]) -> None:
         """Have some dead letters tried again."""

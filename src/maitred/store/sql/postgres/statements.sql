@@ -46,7 +46,7 @@ SELECT current_setting('fsync'), current_setting('synchronous_standby_names'),
 
 -- name: acquire
 -- Rows are locked in the order of their ids, as commits lock them. A range id of NULL is any. The last
--- columns are what the row had before. On a later timeline than that of the last acquisition, range ids
+-- columns are what the row had before, and the controls of the queue. On a later timeline than that of the last acquisition, range ids
 -- and versions of counts that are not seen here may have been given out: on each timeline in between.
 WITH wanted AS (
     SELECT p.id, named.place, p.range_id = coalesce(named.range_id, p.range_id) AS is_expected,
@@ -71,17 +71,19 @@ WITH wanted AS (
     WHERE p.id = wanted.id AND wanted.is_expected
     RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
         p.counts_read, p.counts_write, p.counts_version,
-        wanted.range_id AS was, wanted.owner, wanted.commits
+        wanted.range_id AS was, wanted.owner, wanted.commits,
+        (SELECT r.body FROM maitred.results AS r WHERE r.partition_id = p.id AND r.sequence = $7)
 )
 SELECT * FROM acquired
 UNION ALL
-SELECT place::integer, 'overtaken', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT place::integer, 'overtaken', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM wanted
 WHERE NOT is_expected
 
 -- name: make_partitions
-SELECT *, 0::bigint, NULL::text, 0::bigint
-FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5)
+SELECT made.*, 0::bigint, NULL::text, 0::bigint,
+    (SELECT r.body FROM maitred.results AS r WHERE r.partition_id = made.id AND r.sequence = $8)
+FROM maitred.make_partitions($1, $2, $3, $4, $6, $7, $5) AS made
 
 -- name: watermark
 SELECT range_id FROM maitred.watermark
@@ -255,6 +257,9 @@ LIMIT $3
 
 -- name: dead_one
 SELECT sequence, died_at, reason, body FROM maitred.dead WHERE partition_id = $1 AND sequence = $2
+
+-- name: later_count
+SELECT count(*) FROM (SELECT 1 FROM maitred.later WHERE partition_id = $1 LIMIT $2) AS found
 
 -- name: dead_count
 SELECT dead FROM maitred.partitions WHERE id = $1

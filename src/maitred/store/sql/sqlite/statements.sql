@@ -170,6 +170,9 @@ SELECT reason, body FROM dead WHERE partition_id = ? AND sequence = ?
 -- The reason may be no text any more.
 SELECT CAST(reason AS BLOB), body FROM dead WHERE partition_id = ? AND sequence = ?
 
+-- name: later_count
+SELECT count(*) FROM (SELECT 1 FROM later WHERE partition_id = ? LIMIT ?)
+
 -- name: dead_count
 SELECT dead FROM partitions WHERE id = ?
 

@@ -1,0 +1,1 @@
+"""The pages for monitoring of nodes and workers: /health, /ready and /metrics."""

@@ -1,0 +1,33 @@
+"""The memory, the CPU time and the loop of a process, as it tells them to monitoring."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from maitred.metrics import families
+
+if TYPE_CHECKING:
+    from maitred.metrics.exposition import Samples
+    from maitred.monitor.loop_lag import LoopLag
+
+_PAGES = Path("/proc/self/statm")
+
+
+def memory_bytes() -> int:
+    """Return the memory of this process that is in RAM."""
+    try:
+        return int(_PAGES.read_text().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux, where only the peak is known
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
+def add_vitals(samples: Samples, process: str, lag: LoopLag) -> None:
+    """Add the samples of this process."""
+    samples.add(families.PROCESS_MEMORY, memory_bytes(), process=process)
+    samples.add(families.PROCESS_CPU, round(time.process_time(), 3), process=process)
+    samples.histogram(families.LOOP_LAG, lag.seconds, process=process)

@@ -1,0 +1,261 @@
+"""The metrics of one shard, gathered for the supervisor, which serves them.
+
+A shard with ten thousand queues gathers them in portions, so that no request waits for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
+
+from maitred.metrics import families
+from maitred.metrics.busiest import REST
+from maitred.metrics.exposition import Samples
+from maitred.metrics.histogram import WORK_BOUNDS
+from maitred.metrics.slots_wanted import slots_wanted
+from maitred.monitor.loop_lag import LoopLag
+from maitred.monitor.process_vitals import add_vitals
+from maitred.protocol.refusals import CLASSES
+
+if TYPE_CHECKING:
+    from maitred.matching.queue_meters import QueueCounts, QueueName
+    from maitred.metrics.exposition import Family, Lines
+    from maitred.node.owned import Owned
+    from maitred.node.partitions import Partitions
+    from maitred.node.shard import Shard
+    from maitred.settings import Monitor
+
+PORTION: Final = 256
+"""Partitions, and queues, that are looked at in one turn of the loop: a millisecond or two."""
+
+OTHER_CODE: Final = "other"
+"""Stands for the code of an error that this release does not know."""
+
+
+class _QueueGauges:
+    """What a queue has now at this shard, all its partitions together."""
+
+    __slots__ = (
+        *("added_per_second", "backlog", "delayed", "free", "is_paused", "most_per_second"),
+        *("oldest", "queries", "running", "wanted"),
+    )
+
+    def __init__(self) -> None:
+        self.backlog = self.delayed = self.running = self.free = self.queries = 0
+        self.oldest = 0.0
+        self.added_per_second = 0.0
+        self.most_per_second: float | None = None
+        self.is_paused = False
+        self.wanted = 0.0
+
+    def add(self, owned: Owned, now: float) -> float:
+        """Add a partition of the queue; return how much it has, to compare it with others."""
+        partition = owned.partition
+        self.backlog += partition.waiting
+        self.delayed += len(partition.later)
+        self.running += len(partition.own_tasks.leases)
+        self.free += _free_slots(owned)
+        self.queries += partition.allocator.lines.total
+        self.oldest = max(self.oldest, partition.backlog_age(now))
+        rate = partition.intake.added.per_second(now)
+        self.added_per_second += rate
+        self.is_paused |= partition.controls.pause is not None
+        limit = partition.rate_limit
+        if limit is not None:
+            self.most_per_second = (self.most_per_second or 0.0) + limit.rate
+        return partition.own_tasks.open_tasks + rate
+
+    def decide(self, service_seconds: float) -> None:
+        """Compute how many slots the queue wants."""
+        self.wanted = slots_wanted(
+            added_per_second=self.added_per_second,
+            service_seconds=service_seconds,
+            backlog=max(0, self.backlog - self.delayed),
+            running=self.running,
+            most_per_second=self.most_per_second,
+            is_paused=self.is_paused,
+        )
+
+    def include(self, other: _QueueGauges) -> None:
+        """Add another queue, for the sum of those without series of their own."""
+        self.backlog += other.backlog
+        self.delayed += other.delayed
+        self.running += other.running
+        self.free += other.free
+        self.queries += other.queries
+        self.oldest = max(self.oldest, other.oldest)
+        self.wanted += other.wanted
+
+
+class ShardMetrics:
+    """Gathers the metrics of one shard."""
+
+    def __init__(self, shard: Shard, partitions: Partitions, settings: Monitor) -> None:
+        self._shard = shard
+        self._partitions = partitions
+        self._settings = settings
+        self._lag = LoopLag(shard.loop)
+        self._measuring = asyncio.Lock()
+
+    def stop(self) -> None:
+        """Stop measuring the loop."""
+        self._lag.stop()
+
+    async def measure(self) -> Lines:
+        """Return the samples of this shard."""
+        async with self._measuring:
+            samples = Samples()
+            add_vitals(samples, f"shard-{self._shard.number}", self._lag)
+            labelled = Samples(shard=self._shard.number)
+            self._add_shard(labelled)
+            self._add_store(labelled)
+            gauges, top = await self._look_at_partitions()
+            await self._add_queues(labelled, gauges)
+            self._add_partitions(labelled, top)
+            return samples.lines | labelled.lines
+
+    def _add_shard(self, samples: Samples) -> None:
+        shard = self._shard
+        samples.add(families.PARTITIONS, len(self._partitions.owned))
+        samples.add(families.CONNECTIONS, shard.client_connections)
+        samples.add(families.IN_FLIGHT, shard.in_flight)
+        samples.add(families.REQUESTS, shard.requests)
+        samples.add(families.FORWARDED, shard.forwarded)
+        samples.add(families.SHARED_SLOTS, self._partitions.supplies.free)
+        codes: dict[str, int] = defaultdict(int)
+        for code, count in shard.errors.items():
+            # Errors of other nodes may have codes of a later release, or of a hostile one.
+            codes[code if code in CLASSES else OTHER_CODE] += count
+        for code, count in sorted(codes.items()):
+            samples.add(families.ERRORS, count, code=code)
+        for outcome, count in sorted(shard.authenticator.outcomes.items()):
+            samples.add(families.LOGINS, count, outcome=outcome)
+
+    def _add_store(self, samples: Samples) -> None:
+        writer = self._partitions.writer
+        samples.add(families.STORE_FAILING, int(writer.is_failing))
+        samples.add(families.COMMITS, writer.commits, outcome="done")
+        samples.add(families.COMMITS, writer.failed_commits, outcome="failed")
+        samples.histogram(families.COMMIT_SECONDS, writer.commit_seconds)
+        samples.histogram(families.COMMIT_ROWS, writer.commit_rows)
+        for kind in ("rows", "tasks"):
+            samples.add(families.DAMAGED, self._shard.damaged[kind], kind=kind)
+
+    async def _look_at_partitions(
+        self,
+    ) -> tuple[dict[QueueName, _QueueGauges], list[tuple[float, Owned]]]:
+        """Return what each loaded queue has, and the partitions that have most."""
+        gauges: dict[QueueName, _QueueGauges] = {}
+        loop, most = self._shard.loop, self._settings.partitions
+        top: list[tuple[float, Owned]] = []
+        owned = list(self._partitions.owned.values())
+        for start in range(0, len(owned), PORTION):
+            now = loop.time()
+            for one in owned[start : start + PORTION]:
+                queue = (one.key.namespace, one.key.queue)
+                gauge = gauges.get(queue)
+                if gauge is None:
+                    gauge = gauges[queue] = _QueueGauges()
+                top.append((gauge.add(one, now), one))
+            top = nlargest(most, top, key=_first)
+            await asyncio.sleep(0)
+        return gauges, top
+
+    async def _add_queues(self, samples: Samples, gauges: dict[QueueName, _QueueGauges]) -> None:
+        meters = self._partitions.meters
+        for name, gauge in gauges.items():
+            gauge.decide(meters.of(name).service_seconds)
+        present = {name: float(one.backlog + one.running) for name, one in gauges.items()}
+        named = meters.choose(present, self._settings.queues)
+        rest = _QueueGauges()
+        nothing = _QueueGauges()
+        names = meters.names()
+        for start in range(0, len(names), PORTION):
+            for name in names[start : start + PORTION]:
+                counts = meters.look(name)
+                gauge = gauges.get(name, nothing)
+                if counts is None:
+                    rest.include(gauge)
+                else:
+                    _add_queue(samples, name, counts, gauge)
+            await asyncio.sleep(0)
+        _add_queue(samples, (REST, REST), meters.rest(), rest)
+        samples.add(families.QUEUES_NAMED, len(named))
+        samples.add(families.QUEUES_SUMMED, max(0, len(names) - len(named)))
+
+    def _add_partitions(self, samples: Samples, top: list[tuple[float, Owned]]) -> None:
+        now = self._shard.loop.time()
+        for _, owned in top:
+            partition = owned.partition
+            for family, value in (
+                (families.PARTITION_BACKLOG, partition.waiting),
+                (families.PARTITION_OLDEST, round(partition.backlog_age(now), 3)),
+                (families.PARTITION_RUNNING, len(partition.own_tasks.leases)),
+                (families.PARTITION_SLOTS_FREE, _free_slots(owned)),
+                (
+                    families.PARTITION_ADDED,
+                    round(partition.intake.added.per_second(now), 3),
+                ),
+                (
+                    families.PARTITION_FINISHED,
+                    round(partition.own_tasks.finished.per_second(now), 3),
+                ),
+            ):
+                key = owned.key
+                samples.add(
+                    family,
+                    value,
+                    namespace=key.namespace,
+                    queue=key.queue,
+                    partition=key.partition,
+                )
+
+
+def _free_slots(owned: Owned) -> int:
+    """Count the free slots on offer to a partition, without those that a child passed on to it:
+    they wait at the child, too, and are counted there."""
+    offers = owned.partition.offers
+    if not offers.slots and not offers.sets:  # as at most of ten thousand queues
+        return 0
+    return offers.free - sum(one.slots for one in offers.waiting() if one.hops)
+
+
+def _first(pair: tuple[float, Owned]) -> float:
+    return pair[0]
+
+
+def _add_queue(samples: Samples, name: QueueName, counts: QueueCounts, gauge: _QueueGauges) -> None:
+    namespace, queue = name
+
+    def add(family: Family, value: float, **more: str) -> None:
+        samples.add(family, value, namespace=namespace, queue=queue, **more)
+
+    add(families.BACKLOG, gauge.backlog)
+    add(families.DELAYED, gauge.delayed)
+    add(families.OLDEST, round(gauge.oldest, 3))
+    add(families.RUNNING, gauge.running)
+    add(families.SLOTS_FREE, gauge.free)
+    add(families.QUERIES_WAITING, gauge.queries)
+    add(families.SLOTS_WANTED, round(gauge.wanted, 6))
+    counters = {one: int(value) for one, value in counts.counters.items()}
+    add(families.ADDED, counters["added"])
+    for status, count in counts.ends.items():
+        add(families.ENDED, int(count), status=status)
+    for cause in ("failed", "timed_out", "lost"):
+        add(families.ATTEMPTS_FAILED, counters[cause], cause=cause.replace("_", "-"))
+    add(families.RETRIES, counters["retried"])
+    add(families.DEAD_LETTERS, counters["dead"])
+    add(families.RETURNED, counters["returned"])
+    add(families.FORWARDS, counters["forwarded_tasks"], what="task")
+    add(families.FORWARDS, counters["forwarded_offers"], what="offer")
+    add(families.OFFERS, counters["offers"])
+    add(families.ALLOCATED, counters["allocated"])
+    for family, buckets, seconds in (
+        (families.WAIT_SECONDS, counts.wait_counts, counts.wait_seconds),
+        (families.RUN_SECONDS, counts.run_counts, counts.run_seconds),
+    ):
+        samples.buckets(
+            family, WORK_BOUNDS, map(int, buckets), seconds, namespace=namespace, queue=queue
+        )
