@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.node.in_process import RecordedLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from maitred.membership.table import TableState
+    from maitred.membership.table import Beats, TableState
     from maitred.membership.view import ClusterView
     from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
@@ -392,6 +393,38 @@ async def test_a_node_whose_links_are_cut_stays_while_it_beats(cluster: Simulate
     await asyncio.sleep(60.0)
     assert cluster.members.deaths == []
     assert nodes[1].log.of("member does not answer probes")
+
+
+class SlowBeats(SimulatedMemberTable):
+    """Answers each heartbeat long after it has counted it."""
+
+    async def beat(self, *told: Any, **named: Any) -> Beats:  # noqa: ANN401 - as the table takes them
+        counted = await super().beat(*told, **named)
+        await asyncio.sleep(2.0)
+        return counted
+
+
+@simulated
+async def test_a_lease_is_trusted_from_when_the_heartbeat_was_sent_by_the_boot_clock(
+    cluster: SimulatedCluster,
+) -> None:
+    host = cluster.world.host("a")
+    loop = cluster.world.loop
+    started = 1e6  # so long before the loop's time began
+    host.surroundings = dataclasses.replace(
+        host.surroundings, boot_clock=lambda: loop.time() + started
+    )
+    node = cluster.start("a", table=SlowBeats(cluster.members, cluster.disk))
+    await asyncio.sleep(20.0)
+    left = []
+    for _ in range(1000):
+        known = len(node.leases)
+        await asyncio.sleep(0.01)
+        if len(node.leases) > known:
+            left.append(node.leases[-1] - (loop.time() + started))
+    # When each answer came, two seconds of the lease were over.
+    assert len(left) > 2
+    assert 2.4 < min(left) <= max(left) <= 2.5
 
 
 @simulated

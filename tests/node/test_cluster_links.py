@@ -585,6 +585,23 @@ async def test_the_lease_is_trusted_until_it_is_over(tmp_path: Path) -> None:
         assert not shard.trusted()
 
 
+@in_a_loop
+async def test_a_lease_that_ran_out_before_it_was_renewed_is_remembered(tmp_path: Path) -> None:
+    own = {"identity": UUID(int=7), "member": "a" * 16, "cluster_secret": SECRET}
+    async with node(tmp_path, of_cluster=own) as running:
+        shard = running.shard
+        clock = shard._surroundings.boot_clock
+        assert clock is not None
+        shard.renew_lease(clock() + 1000)  # the first one
+        shard.renew_lease(clock() + 2000)
+        assert shard.lapses == 0
+        shard.membership.lease_until = clock() - 1
+        shard.renew_lease(clock() + 3000)
+        shard.renew_lease(clock() + 4000)
+        assert shard.trusted()
+        assert shard.lapses == 1
+
+
 def answer_as(number: int, message: Echo, held: DeferredReply) -> None:
     held.answer(Echoed(message.payload, number))
 

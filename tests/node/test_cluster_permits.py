@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import Overloaded
+from maitred.membership.homes import ClusterHomes
 from maitred.membership.view import MemberState
 from maitred.node import shard_permits
 from maitred.node.deferred_reply import HeldHere
@@ -138,6 +139,36 @@ async def test_the_next_counter_hears_of_everything_before_it_gives_anything(
         assert await wanted.done() == 1
         # Every name that it counted before is counted without a wait.
         assert len(permits(there, 0)._earlier) <= 1
+
+
+@in_a_loop
+async def test_rule_7_a_new_counter_gives_nothing_before_all_holders_could_speak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counting(tmp_path, 3) as there:
+        all_, two = there.view(1, [0, 1, 2]), there.view(2, [0, 2])
+        there.adopt(all_)
+        first, then = there.nodes[1].member, there.nodes[2].member
+        name = next(
+            one
+            for one in map("user{}".format, range(1000))
+            if (ClusterHomes(all_).keeper(one)[0].id, ClusterHomes(two).keeper(one)[0].id)
+            == (first, then)
+        )
+        limit = Limit(name, "ann", 2)
+        assert await Taking(there, 0, limit, 1).done() == 1
+        there.nodes[1].kill(0)
+        monkeypatch.setattr(shard_permits, "LEASE_SECONDS", 1000.0)
+        there.adopt(two, 2)
+        wanted, counter = Taking(there, 2, limit, 2), permits(there, 2)
+        await until(lambda: name in counter._wishes or wanted.taken is not None)
+        assert wanted.taken is None, "the holder of the first permit has not spoken"
+        there.adopt(two, 0)
+        await until(lambda: counter.statistics()["counted"] == 1)
+        assert wanted.taken is None, "there may be other holders"
+        counter._earlier.clear()  # the time is over
+        counter._counts(name)
+        assert await wanted.done() == 1
 
 
 @in_a_loop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import json
+from msgspec.structs import replace
 
 from maitred.errors import NotOwner, TaskForgotten, Unavailable
 from maitred.matching.records import Acquired, PartitionKey, Terms
@@ -45,6 +46,8 @@ OTHER = b"another worker.."
 GATEWAY = b"a gateway's own."
 QUICK_SECONDS = 0.1
 """A handover takes a few milliseconds of the simulated network and store; recovery takes 3 s."""
+LOADED_MOST = 32
+"""Partitions that a new owner loads at a time, so that its store serves requests meanwhile."""
 
 
 def add(queue: str, *payloads: bytes, retention: float = 60.0) -> Add:
@@ -204,6 +207,22 @@ def test_results_in_memory_move_with_their_partition() -> None:
     in_town(main)
 
 
+def test_rule_6_reservations_carry_the_range_id_of_their_owner() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        told = []
+        for state in ("active", "draining"):
+            town.states(a=state)
+            await town.until(lambda: town.of("a")[0].holds == [])
+            waiting = town.begin(offer(queue))
+            await town.ask(Allocate("shop", queue, 1, 0, 0, 1, GATEWAY, 1))
+            (reserved,) = (await waiting).reserved
+            told.append(reserved.range_id)
+        assert 0 < told[0] < told[1]
+
+    in_town(main)
+
+
 def test_rule_8_a_result_that_only_a_dead_owner_had_is_lost_in_words() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")
@@ -309,8 +328,10 @@ def test_rules_1_and_2_an_owner_whose_lease_ran_out_is_overtaken_before_it_is_re
         assert await town.ask(finish(queue, given, OTHER)) == Finished([])
         old.is_frozen = False
         old.lasts = True
-        await town.until(waiting.done)
+        late = town.begin(offer(queue), old)  # it comes before the shard has asked the store
+        await town.until(lambda: waiting.done() and late.done())
         assert isinstance(waiting.result(), NotOwner)
+        assert isinstance(late.result(), NotOwner)
         assert old.holds == []
 
     in_town(main)
@@ -426,6 +447,51 @@ def test_partitions_with_tasks_of_a_dead_member_are_loaded_without_a_request() -
         assert loads < len(queues)
 
     in_town(main)
+
+
+def test_partitions_with_tasks_of_a_dead_member_are_loaded_a_few_at_a_time() -> None:
+    async def main(town: Town) -> None:
+        queues = [one for one in map("q{}".format, range(300)) if town.owner(one).place.host == "a"]
+        for queue in queues:
+            await town.ask(add(queue, b"1"))
+        (new,) = town.of("b")
+        acquire, loading = new.store.acquire, []
+
+        async def noted(acquisitions: Any) -> Any:  # noqa: ANN401 - as the store takes them
+            loading.append(len(new.partitions.loading))
+            return await acquire(acquisitions)
+
+        new.store.acquire = noted  # type: ignore[method-assign,assignment]
+        town.kill("a")
+        town.states(a="dead")
+        await town.until(lambda: len(new.holds) == len(queues))
+        assert len(queues) > 3 * LOADED_MOST
+        assert max(loading) <= LOADED_MOST
+
+    in_town(main, names="ab")
+
+
+def test_tasks_and_slots_of_different_nodes_meet_at_the_parent() -> None:
+    """No worker asks at the partition of the task, and no task comes to that of the worker."""
+
+    async def main(town: Town) -> None:
+        found = (f"q{number}" for number in range(1000))
+        queue = next(
+            one
+            for one in found
+            if len({town.owner(one, part).place.host for part in range(3)}) == 3
+        )
+        task = Add("shop", queue, 1, 1, 0, 1, [b"1"])
+        slot = Offer("shop", queue, 1, 2, 0, 1, SESSION, "worker", 1)
+        for first, second in ((task, slot), (slot, task)):
+            waiting = town.begin(replace(first))
+            await asyncio.sleep(1.0)
+            answers = [await town.begin(replace(second)), await waiting]
+            (offered,) = [one for one in answers if isinstance(one, Offered)]
+            (given,) = offered.tasks
+            assert (given.partition, given.payload) == (1, b"1")
+
+    in_town(main, partitions=3, lease_seconds=60.0, scaling=Scaling(adaptive=False))
 
 
 def test_a_view_that_moves_nothing_reads_nothing_of_the_store() -> None:

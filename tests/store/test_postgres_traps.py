@@ -21,7 +21,7 @@ from maitred.store.postgres_errors import translated_at_start
 from maitred.store.postgres_hosts import PostgresServers, places_of
 from maitred.store.postgres_members import open_members
 from maitred.store.postgres_pooler import refuse_shared_sessions
-from maitred.store.postgres_warnings import refuse_unsafe_commits, warn_of_risks
+from maitred.store.postgres_warnings import CONNECTIONS, refuse_unsafe_commits, warn_of_risks
 from tests.store.engines import awaited
 from tests.store.logs import Heard
 from tests.store.postgres_proxy import location_of, proxies
@@ -432,3 +432,47 @@ async def test_commits_that_time_out_leave_no_connections_behind(
                 await store.commit([Changes(KEY, 1, 1)])
         await until(lambda: execute(location, f"SELECT count(*) = 0 {_WAITING}"))
     await store.close()
+
+
+@awaited
+async def test_a_shard_opens_no_more_connections_than_the_documents_say(location: str) -> None:
+    store = await open_postgres(location, log=silent(), command_seconds=LONG)
+    opened = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'maitred%'"
+    )
+    keys = [KEY._replace(queue=f"q{number}") for number in range(40)]
+    blocker = await asyncpg.connect(location)
+    try:
+        async with blocker.transaction():
+            await blocker.execute("LOCK TABLE maitred.partitions IN ACCESS EXCLUSIVE MODE")
+            waiting = [asyncio.create_task(acquire(store, key)) for key in keys]
+            blocked = f"{opened} AND wait_event_type = 'Lock'"
+            await until(lambda: execute(location, f"{blocked} HAVING count(*) >= {CONNECTIONS}"))
+            assert await execute(location, opened) == CONNECTIONS
+        assert [one.range_id for one in await asyncio.gather(*waiting)] == [1] * len(keys)
+        assert await execute(location, opened) <= CONNECTIONS
+    finally:
+        await blocker.close()
+        await store.close()
+
+
+@awaited
+async def test_only_changes_of_the_membership_notify(location: str) -> None:
+    """A notification takes a lock of the whole server until its commit is over."""
+    store = await open_postgres(location, log=silent())
+    table = await open_members(location, "maitred", silent())
+    statements = "FROM pg_proc WHERE pronamespace = 'maitred'::regnamespace AND prosrc ~* 'notify'"
+    assert await execute(location, f"SELECT array_agg(proname::text) {statements}") == [
+        "raise_version"
+    ]
+    told = asyncio.Queue[int]()
+    await joined(table, "a")
+    await table.listen(lambda: told.put_nowait(1))
+    await acquire(store, KEY)
+    await write(store, KEY, 1, backlog=1, segments=[segment(1, 1)])
+    await table.beat("a", 0.0)
+    await table.read()  # its answer comes after all notifications
+    assert told.empty()
+    await store.close()
+    await table.close()

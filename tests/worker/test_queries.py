@@ -206,6 +206,24 @@ async def test_rule_6_of_two_owners_the_one_with_the_higher_range_id_has_the_slo
 
 
 @in_a_loop
+async def test_rule_6_a_replaced_owner_reserves_no_slot_though_one_is_free() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "echo", slots=2) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        new, late = node.token(), node.token()
+        for token, range_id in ((new, 7), (late, 6)):
+            terms = Reserved(0, token, "ann", 5.0, 60.0, 2**20, 0, range_id=range_id)
+            (served,) = worker._served
+            worker.querying.reserved(served, terms, asyncio.get_running_loop().time())
+        assert worker.statistics.busy == 1
+        assert isinstance(await gateway.error(gateway.run(late, "a")), SlotTaken)
+        assert await gateway.result(gateway.run(new, "a")) == "a"
+
+
+@in_a_loop
 async def test_rule_6_a_lost_link_voids_the_reservations_whose_queries_have_not_come() -> None:
     desk = Desk()
     async with (
