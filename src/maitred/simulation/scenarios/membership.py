@@ -50,6 +50,8 @@ OUTAGE_SECONDS: Final = 12.0
 CALM_SECONDS: Final = 60.0
 """The longest time from the end of the storm until all views are right: an attempt to join that
 fails in the last moment takes 30 s, then members without a heartbeat delay the next one for 15."""
+LOOK_SECONDS: Final = 0.25
+"""Time between two looks at the views in the calm, at which draining nodes are put back, too."""
 SKEW_SECONDS: Final = 7_200.0
 EXCUSED_SECONDS: Final = 2 * SETTINGS.lease_seconds
 """A trouble of a member, or of its calls of the table, this long ago excuses its death: a lease,
@@ -147,9 +149,11 @@ class MembershipStorm:
         await self._rage()
         self._calm()
         await until_nothing(
-            self._wrong, f"After {CALM_SECONDS} s of calm", CALM_SECONDS, every=0.25
+            self._wrong, f"After {CALM_SECONDS} s of calm", CALM_SECONDS, every=LOOK_SECONDS
         )
-        await asyncio.sleep(2 * SETTINGS.lease_seconds)
+        for _ in range(int(2 * SETTINGS.lease_seconds / LOOK_SECONDS)):
+            await asyncio.sleep(LOOK_SECONDS)
+            self._undrain()
         if left := self._wrong():
             raise Violation(f"It was calm, all was well, and then: {left}")
         if self.complaints:
