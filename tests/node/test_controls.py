@@ -232,6 +232,37 @@ async def test_a_pause_that_cannot_be_written_waits_for_the_store(
         assert await given(client) == 0
 
 
+@in_a_loop
+async def test_two_changes_beside_a_root_that_is_nearly_let_go_both_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(tmp_path, Simulated()) as one, one.client() as client:
+        await client.request(add(), SECONDS)
+        (store,) = one.stores
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        (owned,) = partitions.owned.values()
+        looks_after = caretaker.Caretaker(partitions)
+
+        async def finds_it_in_use(_owned: object) -> None:
+            """Stands for a commit during which the root came into use again."""
+
+        with monkeypatch.context() as patched:
+            patched.setattr(partitions, "let_go", finds_it_in_use)
+            patched.setattr(type(owned.partition), "idle", True)
+            with no_commits(store, monkeypatch):
+                pause = asyncio.create_task(looks_after.controls.control(owned, control("pause")))
+                await until(lambda: bool(owned.partition.ledger.pending))
+                await looks_after._let_go_if_idle(owned, float("inf"))
+                message = control("set", settings={"rate_per_second": 5})
+                change = asyncio.create_task(looks_after.controls.control(owned, message))
+                await asyncio.sleep(0)
+        assert (await pause).changed
+        assert (await change).changed
+        assert owned.partition.controls.pause is not None
+        assert "rate_per_second" in owned.partition.controls.settings
+
+
 @contextmanager
 def no_commits(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have all commits fail."""

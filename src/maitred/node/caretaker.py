@@ -216,8 +216,10 @@ class Caretaker:
         if now - owned.last_used > owned.partition.settings.idle_seconds and owned.partition.idle:
             await self._partitions.let_go(owned)
             self._idleness.waiting = True
-            self._scalers.pop(owned.key, None)
-            self._changing.pop(owned.key, None)
+            if self._partitions.owned.get(owned.key) is not owned:
+                self._scalers.pop(owned.key, None)
+                # A root that is in use again keeps its lock: a change may wait under it.
+                self._changing.pop(owned.key, None)
 
     def _look_for_root(self, owned: Owned, now: float) -> None:
         """Have a partition that its root does not tell ask for what the root tells the others: a
