@@ -284,6 +284,50 @@ def test_a_dead_letter_whose_retry_was_undone_is_tried_again_once() -> None:
     in_town(main)
 
 
+@pytest.mark.parametrize("unanswered", [(0,), (1,), (0, 1, 3)])
+def test_tasks_are_restored_although_answers_to_acquisitions_are_lost(
+    unanswered: tuple[int, ...],
+) -> None:
+    """The acquisition was made, so that the next one finds no commit missing. Each one that is
+    answered is followed by a read that fails, after which the partition is acquired once more."""
+
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        (shard,) = town.of("a")
+        await town.ask(add(queue, b"1"))
+        standby = town.disk.contents.copy()
+        await town.ask(add(queue, b"2"))
+        acquire, read = shard.store.acquire, shard.store.segments
+        made: list[int] = []
+        failures = [1, 1]
+
+        async def acquires(group: Sequence[Any]) -> list[Any]:
+            made.append(len(made))
+            if made[-1] in unanswered:
+                town.disk.contents.acquire(group, shard.store.owner)
+                raise StoreUnavailable("The answer of the store is lost.")
+            return await acquire(group)
+
+        async def reads(*given: Any, **named: Any) -> Sequence[Any]:  # noqa: ANN401 - as it is
+            if failures:
+                failures.pop()
+                raise StoreUnavailable("The store is away again.")
+            return await read(*given, **named)
+
+        shard.store.acquire = acquires  # type: ignore[method-assign]
+        shard.store.segments = reads  # type: ignore[assignment]
+        town.disk.fail_over(standby, 0.1)
+        await asyncio.sleep(0.2)
+        new_timeline(town)
+        await town.until(lambda: bool(logged(shard, RESTORED)))
+        assert len(made) > max(unanswered)
+        assert not failures
+        assert await drained(town, queue) == [b"1", b"2"]
+        assert len(logged(shard, RESTORED)) == 1
+
+    in_town(main)
+
+
 def test_a_store_that_fails_meanwhile_is_asked_again() -> None:
     async def main(town: Town) -> None:
         queue = town.queue_of("a")

@@ -225,11 +225,14 @@ class Acquired(NamedTuple):
     clean: bool
     """Whether the last owner left in order. A new partition is clean."""
     undone: bool = False
-    """Whether the store had lost commits that it had confirmed to this owner, because its database
-    failed over to a server without them, and no other owner has acquired the partition since."""
+    """Whether the store had lost, or may have lost, commits that it had confirmed to this owner,
+    because its database failed over to a server without them, and no other owner has acquired the
+    partition since."""
     controls: bytes | None = None
     """The row of the queue's controls, of a root; None if there is none. It is empty if the engine
     cannot read it."""
+    own: bool = False
+    """Whether this owner had acquired the partition last. Stores for one node do not tell."""
 
 
 def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:

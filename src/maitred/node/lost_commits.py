@@ -87,9 +87,8 @@ class KeptTasks:
     """Its tasks that were acknowledged and are not over."""
     inheritance: Inheritance
     """The attempts that ran."""
-    undone_at: int | None = None
-    """The range id with which the partition was acquired when its commits were found to be undone;
-    None before that."""
+    is_undone: bool = False
+    """Whether the partition was acquired again, and commits were found to be undone."""
 
 
 class RestoredTasks(NamedTuple):
@@ -156,12 +155,11 @@ class LostCommits:
         kept = self._kept.get(key)
         if kept is None:
             return None
-        is_still = kept.undone_at is not None and acquired.range_id == kept.undone_at + 1
-        if not acquired.undone and not is_still:
+        # It still holds if this shard has to acquire the partition once more.
+        kept.is_undone = acquired.undone or (kept.is_undone and acquired.own)
+        if not kept.is_undone:
             del self._kept[key]  # it lost nothing, or another owner has had it since
             return None
-        # It still holds if this shard has to acquire the partition once more.
-        kept.undone_at = acquired.range_id
         missing = await self._missing(key, kept.tasks)
         return RestoredTasks(kept, missing, await self._buried(key, missing))
 

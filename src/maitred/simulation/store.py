@@ -212,13 +212,14 @@ class SimulatedStore:
         return [
             outcome
             if isinstance(outcome, Refusal)
-            else outcome._replace(undone=self._acquired(one.key, outcome.range_id, *found))
+            else self._acquired(one.key, outcome, *found)
             for one, outcome, found in zip(group, outcomes, before, strict=True)
         ]
 
-    def _acquired(self, key: PartitionKey, range_id: int, found: Fence, owner: str) -> bool:
-        undone = self._fences.acquired(key, range_id, found, is_own=owner == self.owner)
-        return undone and bool(self.owner)
+    def _acquired(self, key: PartitionKey, made: Acquired, found: Fence, owner: str) -> Acquired:
+        is_own = bool(self.owner) and owner == self.owner
+        undone = self._fences.acquired(key, made.range_id, found, is_own=is_own)
+        return made._replace(undone=undone and bool(self.owner), own=is_own)
 
     async def overtaken(self, group: Sequence[PartitionKey]) -> list[PartitionKey]:
         known = {key: self._fences.get(key) for key in group}

@@ -42,14 +42,21 @@ class Fences:
 
     def acquired(self, key: PartitionKey, range_id: int, found: Fence, *, is_own: bool) -> bool:
         """Note an acquisition; return whether the row, as it was found, lacked commits that had
-        been confirmed to this owner. `is_own` is whether the row named this owner."""
+        been confirmed to this owner, or may have lacked some. `is_own` is whether the row named
+        this owner."""
         known = self._known.get(key)
         self._known[key] = Fence(range_id, 0)
         if known is None:
             return False
         if found.range_id < known.range_id:
             return True
-        return is_own and found.range_id == known.range_id and found.commits < known.commits
+        if not is_own:
+            return False
+        if found.range_id == known.range_id:
+            return found.commits < known.commits
+        # This owner has acquired the partition before, and was not told so. What that acquisition
+        # found is unknown: after a failover, commits may have been missing.
+        return found.range_id - known.range_id >= UNDONE_RANGES
 
     def get(self, key: PartitionKey) -> Fence | None:
         """Return the fence of a partition; None if this owner never acquired it."""

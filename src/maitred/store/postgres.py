@@ -233,7 +233,7 @@ class _PostgresStore:
             undone = self._fences.acquired(key, range_id, before, is_own=is_own)
             undone = undone and bool(self._owner) and statement == "acquire"
             found[key] = Acquired(
-                range_id, counts_of(*counts), backlog, found_clean, undone, controls
+                range_id, counts_of(*counts), backlog, found_clean, undone, controls, is_own
             )
 
     async def _see_unmade(
