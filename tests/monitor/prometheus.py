@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 import urllib.parse
 import urllib.request
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from benchmarks.tasks.processes import free_port
 
+from tests.debian import installed
 from tests.node.nodes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-INSTALL_SECONDS: Final = 120
-"""How long each of two steps of an installation may take."""
+    from pathlib import Path
 
 STATE_SECONDS: Final = 90.0
 """How long a state may take to come, on a machine that runs other tests at the same time."""
@@ -35,31 +29,10 @@ WINDOW: Final = "10s"
 
 def programs() -> tuple[str, str]:
     """prometheus and promtool; root installs Debian's. Skips, loudly, where none can be had."""
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        # One process installs it, and the others wait for that one.
-        with (Path(tempfile.gettempdir()) / "maitred-install.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if shutil.which("prometheus") is None:
-                _install("prometheus")
-    found = shutil.which("prometheus"), shutil.which("promtool")
+    found = installed("prometheus"), installed("promtool", "prometheus")
     if found[0] is None or found[1] is None:
         pytest.skip("NO PROMETHEUS HERE, so neither alerts nor the dashboard are tested.")
     return found[0], found[1]
-
-
-def _install(package: str) -> None:
-    """Install a package of Debian; a machine that is new has no list of packages yet."""
-    # Without RUNLEVEL, Debian would start it as a service, at every start of the machine.
-    environment = {**os.environ, "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
-    for words in (["update"], ["install", "-y", "--no-install-recommends", package]):
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                ["apt-get", *words],
-                capture_output=True,
-                check=False,
-                timeout=INSTALL_SECONDS,
-                env=environment,
-            )
 
 
 def hastened(rules: str) -> str:

@@ -24,6 +24,7 @@ from maitred.store.postgres_pooler import refuse_shared_sessions
 from maitred.store.postgres_warnings import CONNECTIONS, refuse_unsafe_commits, warn_of_risks
 from tests.store.engines import awaited
 from tests.store.logs import Heard
+from tests.store.pgbouncer import pgbouncer
 from tests.store.postgres_proxy import location_of, proxies
 from tests.store.postgres_server import empty_database, new_database, running_server
 from tests.store.samples import ANY_SIZE, KEY, acquire, segment, write
@@ -31,6 +32,7 @@ from tests.store.test_postgres_members import execute, joined, states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
 LONG = 60.0
 """Seconds that are never over: whoever waits for them fails the test."""
@@ -359,6 +361,26 @@ async def test_a_pooler_by_session_is_used(location: str) -> None:
         store = await open_postgres(location_of(pooler), log=silent())
         assert (await acquire(store, KEY)).range_id == 1
         await store.close()
+
+
+@awaited
+async def test_a_real_pooler_by_session_is_used(location: str, tmp_path: Path) -> None:
+    with pgbouncer(location, "session", tmp_path) as pooled:
+        store = await open_postgres(pooled, log=silent())
+        assert (await acquire(store, KEY)).range_id == 1
+        await store.close()
+
+
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+@awaited
+async def test_a_real_pooler_by_transaction_is_refused(
+    location: str, tmp_path: Path, mode: str
+) -> None:
+    with (
+        pgbouncer(location, mode, tmp_path) as pooled,
+        pytest.raises(CannotStart, match="for single transactions"),
+    ):
+        await open_postgres(pooled, log=silent())
 
 
 @asynccontextmanager
