@@ -141,14 +141,38 @@ async def test_an_owner_whose_last_commits_were_undone_cannot_write(shared: Engi
     assert await write(store, OTHER, 1), "it has lost nothing"
     # A version of the counts may have been told to clients and then undone.
     newer = PartitionCounts(3, 2, 7 + 999)
-    assert await acquire(store, KEY) == Acquired(1001, newer, 1, clean=False, undone=True)
+    assert await acquire(store, KEY) == Acquired(1001, newer, 1, clean=False, undone=True, own=True)
     assert await write(store, KEY, 1001, backlog=1)
-    assert await acquire(store, KEY) == Acquired(1002, newer, 1, clean=False)
+    assert await acquire(store, KEY) == Acquired(1002, newer, 1, clean=False, own=True)
     # A partition whose creation was undone: no number is given out twice.
     assert await acquire(store, THIRD) == Acquired(1001, None, 0, clean=True, undone=True)
-    assert await acquire(store, OTHER) == Acquired(1001, None, 0, clean=False)
+    assert await acquire(store, OTHER) == Acquired(1001, None, 0, clean=False, own=True)
     assert await store.overtaken([KEY, OTHER, THIRD]) == []
     await store.close()
+
+
+@pytest.mark.parametrize("fails_over", [True, False])
+@awaited
+async def test_an_acquisition_whose_answer_is_lost_hides_no_failover(
+    shared: Engine, *, fails_over: bool
+) -> None:
+    # One owner with two stores: what one store acquires, the other is not told.
+    store, untold = await shared.open(owner=A), await shared.open(owner=A)
+    await acquire(store, KEY)
+    saved = await undo(shared)
+    assert await write(store, KEY, 1)
+    if fails_over:
+        await undo(shared, saved)
+        await asyncio.gather(reconnected(store), reconnected(untold))
+    await acquire(untold, KEY)
+    acquired = await acquire(store, KEY)
+    assert (acquired.undone, acquired.own) == (fails_over, True)
+    # Another owner in between has what the database has.
+    other = await shared.open(owner=B)
+    await acquire(other, KEY)
+    acquired = await acquire(store, KEY)
+    assert (acquired.undone, acquired.own) == (False, False)
+    await asyncio.gather(store.close(), untold.close(), other.close())
 
 
 @awaited
@@ -164,7 +188,7 @@ async def test_a_second_failover_may_undo_the_range_ids_after_the_first_one(shar
         raised = 1_000 * failovers
         newer = PartitionCounts(3, 2, 7 + raised - 1)
         assert await acquire(store, KEY) == Acquired(
-            1 + raised, newer, 0, clean=False, undone=failovers > 1
+            1 + raised, newer, 0, clean=False, undone=failovers > 1, own=True
         )
     await store.close()
 
