@@ -210,9 +210,7 @@ class SimulatedStore:
 
         before, outcomes = await self.ask(act, writes=True, commit=False)
         return [
-            outcome
-            if isinstance(outcome, Refusal)
-            else self._acquired(one.key, outcome, *found)
+            outcome if isinstance(outcome, Refusal) else self._acquired(one.key, outcome, *found)
             for one, outcome, found in zip(group, outcomes, before, strict=True)
         ]
 
