@@ -7,7 +7,7 @@ tries the arguments. The types are those of the handler, so the decoder refuses 
 would, with the same sentence. A type without a word here is `any`: a shape may accept more than its
 handler, and never less.
 
-    [name of the function, [[name of the parameter, type, required], ...]]
+    [name of the function, [[name of the parameter, type, required], ...], [hidden parameter, ...]]
 
 A type is one of `SCALARS`, or an array: `["list", type]`, `["dict", key, value]`,
 `["tuple", type, ...]`, `["union", type, ...]`, `["values", value, ...]`, or
@@ -66,6 +66,8 @@ class HandlerShape(Struct, array_like=True, frozen=True):
     function: str
     parameters: list[tuple[str, Any, bool]]
     """Name, type, and whether it has to be given; in order."""
+    hidden: list[str] = []  # noqa: RUF012 - msgspec copies it
+    """Names of the parameters whose values no operator may see."""
 
 
 encode_shape: Final = msgpack.Encoder().encode

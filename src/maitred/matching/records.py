@@ -70,6 +70,9 @@ class Terms(Struct, array_like=True, frozen=True, gc=False):
     """How long one attempt may take; 0: no limit."""
     retention: Seconds = 60.0
     """How long the result is kept."""
+    hidden: tuple[int, ...] | None = None
+    """Places of the arguments that the handler hides, as its producer knows them; None: the
+    producer does not know the handler."""
 
 
 class Record(Struct, array_like=True, gc=False):

@@ -120,6 +120,9 @@ class Opcode(IntEnum):
     DRAIN_NODE = 0x79
     CONTROL = 0x7A
     PURGE = 0x7B
+    LIST_TASKS = 0x7C
+    SHOW_TASK = 0x7D
+    CHANGE_TASKS = 0x7E
 
 
 ANSWER: Final = 0x80

@@ -73,6 +73,9 @@ class Add(PartitionRequest, array_like=True, gc=False):
     user: str = ""
     """User who adds the tasks; the shard that the client is connected to fills it in. New queues
     count against this user's rate."""
+    origin: str = ""
+    """Who adds the tasks and from where, for their history, as in `alice@10.0.0.7`; the shard that
+    the client is connected to fills it in."""
 
 
 class Added(Answer, array_like=True, gc=False):

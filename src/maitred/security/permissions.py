@@ -36,7 +36,8 @@ class Permissions:
         return cls(user.permissions)
 
     def allows(self, namespace: str, permission: Permission) -> bool:
-        """Whether the permission is granted in the namespace; `admin` includes all others there."""
+        """Whether the permission is granted in the namespace; `admin` includes all others there, and
+        `operate` includes `read`."""
         return permission in self._by_namespace.get(namespace, self._elsewhere)
 
     def namespaces(self, permission: Permission) -> list[str] | None:
@@ -77,7 +78,9 @@ class Permissions:
 
 def _implied(permissions: Iterable[Permission]) -> frozenset[Permission]:
     given = frozenset(permissions)
-    return _ALL if "admin" in given else given
+    if "admin" in given:
+        return _ALL
+    return given | {"read"} if "operate" in given else given
 
 
 EVERYTHING = Permissions({EVERY_NAMESPACE: ["admin"]})

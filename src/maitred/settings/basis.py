@@ -30,8 +30,10 @@ Hidden = Annotated[str, Meta(min_length=1, extra={"hidden": True})]
 """Never shown: not in an error, not by `maitred config show`."""
 Origin = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$")]
 """A scheme, a host and maybe a port, as browsers write them; no path."""
-Permission = Literal["produce", "work", "query", "admin", "observe"]
-"""`observe` is for programs that collect metrics; it counts in the namespace `*` only."""
+Permission = Literal["produce", "work", "query", "admin", "observe", "read", "operate", "reveal"]
+"""`read`: see queues, tasks, queries and workers, without private data. `operate`: change them;
+includes `read`. `reveal`: see private data, which are arguments, results, messages of errors,
+tracebacks and the texts of queries. `observe`: collect metrics. `admin` includes all others."""
 
 ADVANCED: Final = "advanced"
 _Setting = TypeVar("_Setting")
