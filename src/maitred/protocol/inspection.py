@@ -154,6 +154,9 @@ class TasksListed(Answer, array_like=True, gc=False):
     """None: there are no more. Otherwise there may be, also if `tasks` is empty."""
     looked_at: int
     """How many tasks were compared with the filter for this answer."""
+    now: float = 0.0
+    """The time of the partition's shard, as unix time, when it began with this answer: a caller
+    that changes what it lists can leave out what happened later by the same clock."""
 
 
 class ShowTask(PartitionRequest, array_like=True, gc=False):
