@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
     from maitred.matching.task_ends import EndStatus
-    from maitred.matching.task_lists import Sighting, TaskLists
     from maitred.matching.task_intake import TaskIntake
+    from maitred.matching.task_lists import Sighting, TaskLists
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_searches import Told
     from maitred.matching.task_transitions import OwnTasks

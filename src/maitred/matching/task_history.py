@@ -29,8 +29,8 @@ ATTEMPTS_MAX: Final = 10
 """Attempts of one task that are noted, the last ones: each takes 50 to 300 bytes of its row."""
 
 MESSAGE_LETTERS: Final = 200
-"""Characters of an error's message that the note of an attempt has. The last failure is stored whole,
-with its traceback."""
+"""Characters of an error's message that the note of an attempt has. The last failure is stored
+whole, with its traceback."""
 
 TASK_BYTES: Final = 600
 """What an ended task takes in memory besides its payload and its failure."""

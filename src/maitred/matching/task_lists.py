@@ -1,8 +1,8 @@
 """Lists of a partition's tasks for operators, in pieces, from memory and from rows of the store.
 
-The shell reads rows and asks for the tasks that follow a place in a list; each answer is complete up
-to the last row that was read, whatever is in memory alone. What memory knows goes before what a row
-says: a row may be that of a task that has ended, or that waits in another way by now.
+The shell reads rows and asks for the tasks that follow a place in a list; each answer is complete
+up to the last row that was read, whatever is in memory alone. What memory knows goes before what a
+row says: a row may be that of a task that has ended, or that waits in another way by now.
 
 Running and ended tasks are in memory alone. Ready tasks may be in memory or in segments, delayed
 ones in memory or in rows of their own, dead letters in the store.
@@ -148,7 +148,11 @@ class TaskLists:
         for segment, marks in rows:
             for record in self._unread_records(segment, marks):
                 sequence = record.sequence
-                if sequence > after and sequence not in self._tasks and sequence not in self._claims:
+                if (
+                    sequence > after
+                    and sequence not in self._tasks
+                    and sequence not in self._claims
+                ):
                     found[sequence] = recalled(record, wall=wall, now=now, state=READY)
         place = float(priority)
         sightings = [
@@ -203,7 +207,8 @@ class TaskLists:
         return task
 
     def dead(self, rows: Iterable[Dead], now: float) -> list[Sighting]:
-        """Return dead letters; those that cannot be read are left to the request that shows them."""
+        """Return dead letters; those that cannot be read are left to the request that shows
+        them."""
         found = []
         for row in rows:
             if self._ledger.is_dead_going(row.sequence):

@@ -17,7 +17,6 @@ from maitred.errors import InternalError, InvalidArgument, MaitredError, Permiss
 from maitred.matching.records import BY_LETTERS, PRIORITIES, RowDamagedError
 from maitred.matching.task import WAITING
 from maitred.matching.task_ends import decode_ended
-from maitred.matching.task_lists import FIRST
 from maitred.node.partitions import settle
 from maitred.node.request_table import RequestTable, name_origin
 from maitred.node.task_privacy import HandlerKnowledge, Shown, TaskArguments
@@ -109,8 +108,9 @@ class InspectionRequests:
             raise InvalidArgument("A filter by argument has to ask to reveal arguments.")
         handlers = await self._handlers(owned) if is_revealing else None
         read = self._pieces[message.state]
-        after, found, looked_at = message.after, list[ListedTask](), 0
-        cursor: Place | None = after
+        found: list[ListedTask] = []
+        looked_at = 0
+        cursor: Place | None = message.after
         while cursor is not None and len(found) < message.most and looked_at < LOOKED_AT:
             sightings, cursor = await read(self, owned, message, cursor)
             self._partitions.check(owned)
@@ -125,7 +125,8 @@ class InspectionRequests:
                         cursor = sighting.at
                     break
             await asyncio.sleep(0)
-        return TasksListed(found, cursor, looked_at)
+        now = self._loop.time() + owned.partition.ledger.wall
+        return TasksListed(found, cursor, looked_at, now)
 
     def _row(
         self,
@@ -147,7 +148,7 @@ class InspectionRequests:
         return view.listed(shown, reveal=True)
 
     async def _running(
-        self, owned: Owned, message: ListTasks, after: Place
+        self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[Sighting], Place | None]:
         found = owned.partition.lists.running(after, PIECE)
         return found, found[-1].at if len(found) == PIECE else None
@@ -160,7 +161,7 @@ class InspectionRequests:
         return found, found[-1].at if len(found) == PIECE else None
 
     async def _waiting(
-        self, owned: Owned, message: ListTasks, after: Place
+        self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[Sighting], Place | None]:
         priority, sequence = int(after[0]), after[1]
         if not 0 <= priority < PRIORITIES:
@@ -184,7 +185,7 @@ class InspectionRequests:
         return found, (priority + 1.0, 0) if priority + 1 < PRIORITIES else None
 
     async def _delayed(
-        self, owned: Owned, message: ListTasks, after: Place
+        self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[Sighting], Place | None]:
         with owned.partition.purge.reading():
             rows = await self._store.later_after(owned.key, after, PIECE, PIECE_BYTES)
@@ -193,7 +194,7 @@ class InspectionRequests:
             return owned.partition.lists.delayed(after, rows, self._loop.time(), is_all=is_all)
 
     async def _dead(
-        self, owned: Owned, message: ListTasks, after: Place
+        self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[Sighting], Place | None]:
         rows = await self._store.dead(owned.key, after[1], PIECE)
         self._partitions.check(owned)
@@ -360,7 +361,8 @@ class InspectionRequests:
         if not partition.writable:
             answer.left = dict.fromkeys(message.sequences, "read-only")
             return
-        by = f"{message.user}@{message.source.rpartition(':')[0]}" if message.source else message.user
+        host = message.source.rpartition(":")[0]
+        by = f"{message.user}@{host}" if message.user and host else message.user or host
         added: list[tuple[int, int, asyncio.Future[None]]] = []
         for sequence in message.sequences:
             try:

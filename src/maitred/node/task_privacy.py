@@ -59,7 +59,9 @@ class TaskArguments:
     def __init__(
         self, payload: bytes, hidden: Collection[int] | None, handlers: HandlerKnowledge
     ) -> None:
-        self._names = [name for name, *_ in handlers.shapes[0].parameters] if handlers.shapes else []
+        self._names = (
+            [name for name, *_ in handlers.shapes[0].parameters] if handlers.shapes else []
+        )
         self._is_known = hidden is not None or handlers.is_served
         self._hidden_places = set(hidden or ())
         self._hidden_names: set[str] = set()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from maitred.matching.task import QueueTask
     from maitred.matching.task_lists import Sighting
     from maitred.node.task_privacy import Shown
-    from maitred.protocol.inspection import TaskFilter
+    from maitred.protocol.inspection import EventKind, TaskFilter
 
 LISTED_ARGUMENT_BYTES: Final = 2_048
 """Longest arguments, as msgpack, that a row of a list has; `SHOW_TASK` has them whole."""
@@ -172,10 +172,13 @@ class TaskView:
             )
         events += self._ends(present if task.given_at else 0, reveal=reveal)
         if state == "delayed" and task.state is WAITING:
-            what = "retry" if task.attempt else "due"
-            attempt_number = present if task.attempt else 0
+            is_retry = task.attempt > 0
             events.append(
-                HistoryEvent(at=task.due + wall, what=what, attempt=attempt_number)  # type: ignore[arg-type]
+                HistoryEvent(
+                    at=task.due + wall,
+                    what="retry" if is_retry else "due",
+                    attempt=present if is_retry else 0,
+                )
             )
         return events
 
@@ -190,13 +193,13 @@ class TaskView:
             ended_at = task.ended + wall
             worker = task.worker if attempt else ""
             return [
-                HistoryEvent(at=ended_at, what=state, attempt=attempt, worker=worker),  # type: ignore[arg-type]
+                HistoryEvent(at=ended_at, what=state, attempt=attempt, worker=worker),
                 HistoryEvent(at=ended_at + task.terms.retention, what="forgotten"),
             ]
         return []
 
 
-_ENDS: Final = {
+_ENDS: Final[dict[str, EventKind]] = {
     "failed": "failed",
     "timed-out": "timed-out",
     "lost": "lost",

@@ -16,7 +16,7 @@ class HandlerShape(Struct, array_like=True, frozen=True):
     function: str
     parameters: list[tuple[str, Any, bool]]
     """Name, type, and whether it has to be given; in order."""
-    hidden: list[str] = []  # noqa: RUF012 - msgspec copies it
+    hidden: list[str] = []
     """Names of the parameters whose values no operator may see."""
 
 

@@ -122,8 +122,8 @@ class Limits(Schema, frozen=True, kw_only=True):
 
     history_bytes: Advanced[Count] = 64 * 2**20
     """Most bytes of tasks that are over and that a shard keeps in memory for operators, all queues
-    together: some 90,000 tasks with small arguments. Beyond it, the queue whose task ends next drops
-    its oldest ones."""
+    together: some 90,000 tasks with small arguments. Beyond it, the queue whose task ends next
+    drops its oldest ones."""
 
     free_disk_bytes: Bytes = 256 * 2**20
     """Free space that must be left on the disk of the data directory; below it, new tasks are

@@ -94,8 +94,8 @@ class Shedding(Schema, frozen=True, kw_only=True):
 
 
 class History(Schema, frozen=True, kw_only=True):
-    """For how long operators see tasks that are over. Tasks that are not over, and dead letters, are
-    always seen."""
+    """For how long operators see tasks that are over. Tasks that are not over, and dead letters,
+    are always seen."""
 
     tasks: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
     """Most tasks that are over and that each partition keeps in memory; some 700 bytes each, with
