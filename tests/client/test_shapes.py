@@ -18,8 +18,9 @@ from msgspec import msgpack
 
 from maitred import App
 from maitred.app.signature import Signature
-from maitred.client.shapes import HandlerShape, argument_check, encode_shape
+from maitred.client.shapes import argument_check
 from maitred.errors import InvalidArguments, InvalidHandler, NoHandlerFits
+from maitred.protocol.handler_shapes import HandlerShape, decode_shape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 
@@ -60,10 +61,6 @@ def odd(
 def loose(x: Any, y: Tagged, z: tuple[int, str], *, w: Fields | None = None) -> None: ...  # noqa: ANN401
 def limited(n: Annotated[int, msgspec.Meta(ge=0)], s: set[int] | str) -> None: ...
 def nothing() -> None: ...
-
-
-def decode_shape(announced: bytes) -> HandlerShape:
-    return msgpack.decode(announced, type=HandlerShape)
 
 
 HANDLERS = [plain, nested, odd, loose, limited, nothing]

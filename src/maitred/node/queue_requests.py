@@ -185,7 +185,7 @@ class QueueRequests:
             read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
             found = [one for one in read if one is not None]
         else:
-            found = await self._act(owned, message.action, message.sequences)
+            found = await self.act_on_letters(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
         whole = message.action == "show"
         letters = []
@@ -198,7 +198,7 @@ class QueueRequests:
                 self._partitions.touch(owned)
         return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
-    async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
+    async def act_on_letters(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Retry or drop dead letters, each as soon as it was read: another operator may act on the
         same ones."""
         partition = owned.partition
