@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 from msgspec import Meta, Struct
 
-from maitred.client.answers import ROOT, Silent, described, each, inspect
+from maitred.client.answers import ROOT, Silent, described, each, inspect, is_refusal
 from maitred.client.cursors import read_cursor, write_cursor
 from maitred.client.merged_tasks import BEGINNING, check_listed
-from maitred.client.task_lists import DESCENDING, Natural, ordered
+from maitred.client.task_lists import DESCENDING, Natural, check_filter, ordered
 from maitred.errors import InvalidArgument, MaitredError, UnknownQueue
 from maitred.protocol.inspection import (
     CHANGED_MAX,
@@ -147,6 +147,8 @@ async def change_tasks(
     for (partition, _), changed in answers.found.items():
         change_made.add(partition, changed)
     for (partition, sequences), silent in answers.silent.items():
+        if is_refusal(silent.error):
+            raise silent.error
         if isinstance(silent.error, UnknownQueue):
             await described(client, queue, ROOT, timeout)  # raises if it is the queue
             change_made.left.update({(partition, one): "unknown" for one in sequences})
@@ -175,9 +177,10 @@ async def change_matching(
 
     Call it again with the cursor until that is None. Without states, all are meant that the action
     applies to. `reveal` says whether the caller may see private data, which a filter by argument
-    needs. A dry run counts the tasks and changes nothing.
+    needs. A dry run counts the tasks and changes nothing. Raises what `list_tasks` raises.
     """
     wanted = applicable(action, states)
+    check_filter(tasks, reveal=reveal)
     at = ChangeCursor(1, wanted[0]) if cursor is None else _resumed(cursor, wanted)
     known = (await described(client, queue, ROOT, timeout)).counts.read
     reveal = reveal and (tasks.argument is not None or bool(tasks.error))
@@ -196,6 +199,8 @@ async def change_matching(
                 answer = await inspect(client, message, timeout)
                 changed.add(at.partition, cast("TasksChanged", answer))
         except MaitredError as problem:
+            if is_refusal(problem):
+                raise
             if not isinstance(problem, UnknownQueue):
                 changed.silent[at.partition] = Silent(problem)
             is_last = at.partition >= known
