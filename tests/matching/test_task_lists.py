@@ -151,10 +151,10 @@ def test_the_next_owner_knows_since_when_a_task_runs() -> None:
     (run,) = driver.take("w", 1)
     (before,) = listing.running(driver, 10)
     driver.pass_time(4.0)
-    driver.hand_over(seconds=1.0)
+    driver.hand_over(seconds=0.1)
     driver.beat("w", [run])
     driver.pass_time(0.5)
     (after,) = listing.running(driver, 10)
     assert after.task.sequence == run.sequence
-    # By the time that the answer of the last owner took.
-    assert before.at[0] <= after.at[0] <= before.at[0] + 1.0
+    # Later by the way of the last owner's answer, not by the four seconds.
+    assert before.at[0] <= after.at[0] <= before.at[0] + 0.3
