@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 
 from maitred.app.signature import Signature
-from maitred.client.shapes import HandlerShape, argument_check, encode_shape
+from maitred.client.shapes import argument_check
 from maitred.errors import InvalidArguments, NoHandlerFits
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 

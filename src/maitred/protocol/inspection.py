@@ -257,8 +257,9 @@ class TasksChanged(Answer, array_like=True, gc=False):
     done: list[int]
     """Sequence numbers of the tasks to which it was done, those that are being stopped included."""
     left: dict[int, str] = field(default_factory=dict)
-    """Why it was not done to the others: `over`, `running`, `waiting`, `not-delayed`, `not-dead`,
-    `forgotten`, `unknown`, or the code of an error."""
+    """Why it was not done to the others: `over`, `running`, `waiting`, `delayed`, `not-delayed`,
+    `not-dead`, `forgotten`, `unknown`, `read-only` (the partition accepts no tasks), or the code of
+    an error."""
     added: dict[int, int] = field(default_factory=dict)
     """For `again`: the number of the new task, by that of the old one."""
 
