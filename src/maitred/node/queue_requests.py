@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
 from maitred.node.partitions import check_root
-from maitred.node.request_table import RequestTable, name_user
+from maitred.node.request_table import RequestTable
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
+from maitred.protocol.private_data import public_failure
 from maitred.protocol.tasks import (
     ControlQueue,
     Counts,
@@ -62,11 +63,15 @@ class QueueRequests:
                 Opcode.RESIZE: partitions.answerer(self._resize, makes=Makes.QUEUES),
                 Opcode.CONTROL: partitions.answerer(self._control),
             },
-            admissions={Opcode.RESIZE: name_user, Opcode.CONTROL: name_user},
         )
 
-    async def _queues(self, _message: Queues) -> QueuesFound:
-        found = {key[:3]: None for key in await self._store.partitions()}
+    async def _queues(self, message: Queues) -> QueuesFound:
+        within = None if message.within is None else frozenset(message.within)
+        found = {
+            key[:3]: None
+            for key in await self._store.partitions()
+            if within is None or key.namespace in within
+        }
         namespaces = {namespace for namespace, _, _ in found}
         quotas = {one: self._partitions.loader.quota(one) for one in namespaces}
         return QueuesFound(list(found), quotas)
@@ -187,11 +192,14 @@ class QueueRequests:
         else:
             found = await self._act(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
-        whole = message.action == "show"
+        whole = message.action == "show" and message.reveal
         letters = []
         for one in found:
             try:
-                letters.append(letter(owned.key.partition, one, whole=whole))
+                dead = letter(owned.key.partition, one, whole=whole)
+                if not message.reveal:
+                    dead.failure = public_failure(dead.failure)
+                letters.append(dead)
             except RowDamagedError as problem:
                 self._partitions.check(owned)
                 owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())

@@ -73,6 +73,14 @@ def name_user(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 
         message.user = connection.user
 
 
+def name_origin(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
+    """Name the user of the connection and its address in the request, for the audit log. Only the
+    node's own gateway names another user, and the address of that user."""
+    name_user(message, connection)
+    if not connection.is_gateway or not message.source:
+        message.source = str(connection.source)
+
+
 def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
     """Name the user as which the worker connected: the proofs of its attempts contain the user."""
     message.user = connection.user
