@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import inspect
 
-from maitred.client.shapes import HandlerShape, argument_check, encode_shape
+from maitred.client.shapes import argument_check
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.matching.task_ends import Ended
+    from maitred.matching.task_lists import Sighting
     from maitred.matching.task_searches import TaskSearch
 
 Revocation = Literal["cancelled", "cancelling", "over"]
@@ -195,6 +196,13 @@ class TellRevoked(NamedTuple):
     state: Revocation
 
 
+class TellSighting(NamedTuple):
+    """Answer an operator who asks for one task."""
+
+    token: Token
+    sighting: Sighting
+
+
 class SetAside(NamedTuple):
     """Count and log a row that cannot be read and was set aside."""
 
@@ -312,6 +320,7 @@ Effect = (
     | Tell
     | RefuseToTell
     | TellRevoked
+    | TellSighting
     | SetAside
     | Beat
     | Buried

@@ -8,6 +8,7 @@ from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
 from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable
+from maitred.node.task_privacy import Shown, TaskArguments
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.private_data import public_failure
@@ -33,12 +34,13 @@ from maitred.settings.live import SETTABLE, setting
 
 if TYPE_CHECKING:
     from maitred.matching.partition import Partition
-    from maitred.matching.records import Dead
+    from maitred.matching.records import Dead, Record
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
+    from maitred.node.task_privacy import HandlerKnowledge
     from maitred.protocol.tasks import Queues
 
 
@@ -190,23 +192,24 @@ class QueueRequests:
             read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
             found = [one for one in read if one is not None]
         else:
-            found = await self._act(owned, message.action, message.sequences)
+            found = await self.act_on_letters(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
-        whole = message.action == "show" and message.reveal
+        handlers = None
+        if message.action == "show":
+            handlers = await self._signatures.handlers(owned)
         letters = []
         for one in found:
             try:
-                dead = letter(owned.key.partition, one, whole=whole)
-                if not message.reveal:
-                    dead.failure = public_failure(dead.failure)
-                letters.append(dead)
+                letters.append(
+                    letter(owned.key.partition, one, handlers=handlers, reveal=message.reveal)
+                )
             except RowDamagedError as problem:
                 self._partitions.check(owned)
                 owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())
                 self._partitions.touch(owned)
         return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
-    async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
+    async def act_on_letters(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Retry or drop dead letters, each as soon as it was read: another operator may act on the
         same ones."""
         partition = owned.partition
@@ -255,9 +258,15 @@ def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
 _DEFAULTS: Final = Queue()
 
 
-def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
-    """Return a dead letter as operators get it; raise `RowDamagedError`."""
+def letter(
+    partition: int, dead: Dead, *, handlers: HandlerKnowledge | None, reveal: bool
+) -> DeadLetter:
+    """Return a dead letter as operators get it; raise `RowDamagedError`. Without `handlers` it has
+    no payload."""
     record = decode_record(dead.body, dead.sequence)
+    shown = Shown(b"")
+    if handlers is not None:
+        shown = _payload(record, handlers) if reveal else Shown(None, "permission")
     return DeadLetter(
         partition=partition,
         sequence=dead.sequence,
@@ -265,7 +274,14 @@ def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
         reason=dead.reason,
         attempts=record.attempt,
         added_at=record.added_at,
-        failure=record.failure,
-        payload=record.payload if whole else b"",
+        failure=record.failure if reveal else public_failure(record.failure),
+        payload=shown.body or b"",
         payload_bytes=len(record.payload),
+        withheld=shown.withheld,
     )
+
+
+def _payload(record: Record, handlers: HandlerKnowledge) -> Shown:
+    """Return the payload as it is if nothing of it can be hidden."""
+    arguments = TaskArguments(record.payload, record.terms.hidden, handlers)
+    return arguments.shown() if arguments.hides else Shown(record.payload)

@@ -29,6 +29,7 @@ from maitred.node.cluster_requests import ClusterRequests
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
+from maitred.node.inspection_requests import InspectionRequests
 from maitred.node.operator_admission import operator_admissions
 from maitred.node.partitions import Partitions
 from maitred.node.purge_requests import PurgeRequests
@@ -232,6 +233,7 @@ class Shard(RequestPlacement):
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
+        queues = QueueRequests(self._partitions, caretaker, signatures)
         relays = Relays(self._partitions)
         self._relays = relays
         query_tables = QueryTables(self.loop, self._surroundings)
@@ -270,7 +272,8 @@ class Shard(RequestPlacement):
             TaskRequests(self._partitions),
             SharedOfferRequests(self._partitions),
             signatures,
-            QueueRequests(self._partitions, caretaker, signatures),
+            queues,
+            InspectionRequests(self._partitions, signatures, queues, self.audit),
             DamagedRequests(self._partitions),
             QueryRequests(self._partitions, signatures),
             self._partitions.permits,

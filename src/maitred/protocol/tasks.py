@@ -628,8 +628,12 @@ class DeadLetter(Struct, kw_only=True):
     failure: bytes
     """An encoded `Failure`; without message and traceback unless these are revealed."""
     payload: bytes
-    """The task's payload; empty in a list, and unless it is revealed."""
+    """The task's payload, with `[hidden]` in place of arguments that the handler hides; empty in a
+    list, and unless it is revealed."""
     payload_bytes: int
+    withheld: str = ""
+    """Why there is no payload although it was asked for: `permission`; `unknown`, if no handler has
+    said which arguments are hidden; `unreadable`, if they cannot be told apart."""
 
 
 class DeadLettersFound(Answer, array_like=True, gc=False):

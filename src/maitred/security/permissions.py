@@ -36,7 +36,7 @@ class Permissions:
         return cls(user.permissions)
 
     def allows(self, namespace: str, permission: Permission) -> bool:
-        """Whether the permission is granted in the namespace. There `admin` includes all others,
+        """Whether the permission is granted in the namespace; `admin` includes all others there,
         and `operate` includes `read`."""
         return permission in self._by_namespace.get(namespace, self._elsewhere)
 
