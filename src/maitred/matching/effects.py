@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from maitred.matching.attendance import Attendance
     from maitred.matching.backlog import Reading
     from maitred.matching.records import Damaged, Later
+    from maitred.matching.sighted_task import SightedTask
     from maitred.matching.slots import AllocatedSlot, SharedOffer, SlotRequest, WaitingOffer
     from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.matching.task_ends import Ended
-    from maitred.matching.task_lists import Sighting
     from maitred.matching.task_searches import TaskSearch
 
 Revocation = Literal["cancelled", "cancelling", "over"]
@@ -200,7 +200,7 @@ class TellSighting(NamedTuple):
     """Answer an operator who asks for one task."""
 
     token: Token
-    sighting: Sighting
+    sighting: SightedTask
 
 
 class SetAside(NamedTuple):

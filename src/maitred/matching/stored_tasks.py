@@ -48,11 +48,12 @@ if TYPE_CHECKING:
     from maitred.matching.damaged_rows import SetAsideRows
     from maitred.matching.effects import Revocation
     from maitred.matching.partition_state import PartitionState
+    from maitred.matching.sighted_task import SightedTask
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
     from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_intake import TaskIntake
-    from maitred.matching.task_lists import Sighting, TaskLists
+    from maitred.matching.task_lists import TaskLists
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_searches import Told
     from maitred.matching.task_transitions import OwnTasks
@@ -301,7 +302,7 @@ class StoredTasks:
         self._effects.append(TellSighting(search.token, sighting))
         return True
 
-    def _stored(self, sequence: int, rows: StoredRows, now: float) -> Sighting | None:
+    def _stored(self, sequence: int, rows: StoredRows, now: float) -> SightedTask | None:
         """Return a task as its rows have it; None if they have neither the task nor its end."""
         lists = self._lists
         if rows.segment is not None:

@@ -11,9 +11,10 @@ ones in memory or in rows of their own, dead letters in the store.
 from __future__ import annotations
 
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from maitred.matching.records import RowDamagedError, Terms, decode_record, decode_records
+from maitred.matching.sighted_task import FIRST, SightedTask
 from maitred.matching.task import AWAY, GIVEN, OVER, PARKED, READY, WAITING, QueueTask, recalled
 
 if TYPE_CHECKING:
@@ -22,27 +23,8 @@ if TYPE_CHECKING:
     from maitred.matching.attempts import Attempts
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.records import Dead, Later, Record, Segment
+    from maitred.matching.sighted_task import Place, SightedState
     from maitred.matching.task_ends import Ended, EndStatus
-
-Place = tuple[float, int]
-"""A place in a list. Running and delayed tasks: a unix time and the number of the task. Ended ones
-likewise, counted down. Ready ones: priority and number. Dead letters: 0 and number."""
-
-FIRST: Place = (0.0, 0)
-
-SightingState = Literal["running", "waiting", "delayed", "dead", "done", "cancelled", "expired"]
-
-
-class Sighting(NamedTuple):
-    """A task, and where an operator finds it."""
-
-    state: SightingState
-    task: QueueTask
-    at: Place
-    died_at: float = 0.0
-    """When a dead letter died, as a unix time."""
-    reason: str = ""
-    """Why it died."""
 
 
 class TaskLists:
@@ -58,7 +40,7 @@ class TaskLists:
 
     # In memory
 
-    def running(self, after: Place, most: int) -> list[Sighting]:
+    def running(self, after: Place, most: int) -> list[SightedTask]:
         """Return the tasks that a worker has, the one that it has had for longest first."""
         wall = self._ledger.wall
         found = (
@@ -67,23 +49,25 @@ class TaskLists:
             if task.state is GIVEN and (task.given_at + wall, sequence) > after
         )
         return [
-            Sighting("running", task, (at, sequence))
+            SightedTask("running", task, (at, sequence))
             for at, sequence, task in nsmallest(most, found, key=_place)
         ]
 
-    def ended(self, kind: EndStatus | None, after: Place, most: int, now: float) -> list[Sighting]:
+    def ended(
+        self, kind: EndStatus | None, after: Place, most: int, now: float
+    ) -> list[SightedTask]:
         """Return the tasks that ended in this way, or in any, the last one first."""
         wall = self._ledger.wall
-        found: list[Sighting] = []
+        found: list[SightedTask] = []
         for task in self._ended.last_first(now):
             place = task.ended + wall, task.sequence
             if (after == FIRST or place < after) and kind in (None, task.status):
-                found.append(Sighting(_status(task.status), task, place))
+                found.append(SightedTask(_status(task.status), task, place))
                 if len(found) == most:
                     break
         return found
 
-    def one(self, sequence: int, now: float) -> Sighting | None:
+    def one(self, sequence: int, now: float) -> SightedTask | None:
         """Return a task that memory knows."""
         task = self._tasks.get(sequence)
         wall = self._ledger.wall
@@ -91,21 +75,21 @@ class TaskLists:
             ended = self._ended.get(sequence, now)
             if ended is None:
                 return None
-            return Sighting(_status(ended.status), ended, (ended.ended + wall, sequence))
+            return SightedTask(_status(ended.status), ended, (ended.ended + wall, sequence))
         if task.state is GIVEN:
-            return Sighting("running", task, (task.given_at + wall, sequence))
+            return SightedTask("running", task, (task.given_at + wall, sequence))
         if task.state is WAITING:
-            return Sighting("delayed", task, (task.due + wall, sequence))
-        return Sighting("waiting", task, (float(task.priority), sequence))
+            return SightedTask("delayed", task, (task.due + wall, sequence))
+        return SightedTask("waiting", task, (float(task.priority), sequence))
 
-    def unread(self, record: Record, now: float) -> Sighting:
+    def unread(self, record: Record, now: float) -> SightedTask:
         """Return a task that only its segment has."""
         claim = self._claims.get(record.sequence)
         task = recalled(record, wall=self._ledger.wall, now=now, state=READY)
         if claim is None:
-            return Sighting("waiting", task, (float(task.priority), task.sequence))
+            return SightedTask("waiting", task, (float(task.priority), task.sequence))
         task.worker, task.given_at = claim.worker, claim.given_at
-        return Sighting("running", task, (claim.given_at + self._ledger.wall, task.sequence))
+        return SightedTask("running", task, (claim.given_at + self._ledger.wall, task.sequence))
 
     def ended_unread(self, record: Record, status: EndStatus, now: float) -> None:
         """Keep a task that ended and that only its segment had."""
@@ -115,11 +99,11 @@ class TaskLists:
             task.worker, task.given_at = claim.worker, claim.given_at
         self._ended.add(task, status, now)
 
-    def outcome(self, sequence: int, ended: Ended) -> Sighting:
+    def outcome(self, sequence: int, ended: Ended) -> SightedTask:
         """Return a task of which only the result is known."""
         task = QueueTask(sequence, 0, Terms(), b"", 0.0, OVER, status=ended.status)
         task.attempt = max(ended.attempts - (ended.status == "done"), 0)
-        return Sighting(_status(ended.status), task, (0.0, sequence))
+        return SightedTask(_status(ended.status), task, (0.0, sequence))
 
     # In memory and in the store
 
@@ -131,7 +115,7 @@ class TaskLists:
         now: float,
         *,
         is_all: bool,
-    ) -> tuple[list[Sighting], int | None]:
+    ) -> tuple[list[SightedTask], int | None]:
         """Return the tasks of one priority that are ready to run and follow `after`, by number; and
         the number up to which the list is complete, None if it is complete. `rows` are the segments
         that follow, or reach beyond, `after`; `is_all` says whether there are no more."""
@@ -156,7 +140,7 @@ class TaskLists:
                     found[sequence] = recalled(record, wall=wall, now=now, state=READY)
         place = float(priority)
         sightings = [
-            Sighting("waiting", found[sequence], (place, sequence)) for sequence in sorted(found)
+            SightedTask("waiting", found[sequence], (place, sequence)) for sequence in sorted(found)
         ]
         return sightings, horizon
 
@@ -170,7 +154,7 @@ class TaskLists:
 
     def delayed(
         self, after: Place, rows: Sequence[Later], now: float, *, is_all: bool
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         """Return the tasks that are not due and follow `after`, in the order in which they are due;
         and the place up to which the list is complete, None if it is complete. `rows` are those
         that follow `after`, read in a block of `QueuePurge.reading`."""
@@ -191,14 +175,14 @@ class TaskLists:
             except RowDamagedError:
                 continue  # it is set aside when it is due
             found[row.due, sequence] = self._delayed(record, row, now)
-        return [Sighting("delayed", found[place], place) for place in sorted(found)], horizon
+        return [SightedTask("delayed", found[place], place) for place in sorted(found)], horizon
 
     # In the store
 
-    def row(self, row: Later, now: float) -> Sighting:
+    def row(self, row: Later, now: float) -> SightedTask:
         """Return one delayed task; raise `RowDamagedError`."""
         task = self._delayed(decode_record(row.body, row.sequence), row, now)
-        return Sighting("delayed", task, (row.due, row.sequence))
+        return SightedTask("delayed", task, (row.due, row.sequence))
 
     def _delayed(self, record: Record, row: Later, now: float) -> QueueTask:
         wall = self._ledger.wall
@@ -206,7 +190,7 @@ class TaskLists:
         task.due = task.ready = row.due - wall
         return task
 
-    def dead(self, rows: Iterable[Dead], now: float) -> list[Sighting]:
+    def dead(self, rows: Iterable[Dead], now: float) -> list[SightedTask]:
         """Return dead letters; those that cannot be read are left to the request that shows
         them."""
         found = []
@@ -219,20 +203,20 @@ class TaskLists:
                 continue
         return found
 
-    def letter(self, row: Dead, now: float) -> Sighting:
+    def letter(self, row: Dead, now: float) -> SightedTask:
         """Return one dead letter; raise `RowDamagedError`."""
         record = decode_record(row.body, row.sequence)
         task = recalled(record, wall=self._ledger.wall, now=now, state=OVER)
-        return Sighting("dead", task, (0.0, row.sequence), row.died_at, row.reason)
+        return SightedTask("dead", task, (0.0, row.sequence), row.died_at, row.reason)
 
 
-_STATUSES: dict[EndStatus, SightingState] = {
+_STATUSES: dict[EndStatus, SightedState] = {
     "done": "done",
     "cancelled": "cancelled",
     "expired": "expired",
     "failed": "dead",
 }
-_status: Callable[[EndStatus], SightingState] = _STATUSES.__getitem__
+_status: Callable[[EndStatus], SightedState] = _STATUSES.__getitem__
 
 
 def _place(found: tuple[float, int, QueueTask]) -> Place:

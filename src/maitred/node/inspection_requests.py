@@ -19,7 +19,7 @@ from maitred.matching.task import WAITING
 from maitred.matching.task_ends import decode_ended
 from maitred.node.partitions import settle
 from maitred.node.request_table import RequestTable
-from maitred.node.task_privacy import Shown, TaskArguments
+from maitred.node.task_privacy import ShownValue, TaskArguments
 from maitred.node.task_views import TaskView
 from maitred.protocol.frames import Opcode
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskShown, TasksListed
@@ -27,8 +27,8 @@ from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from maitred.matching.sighted_task import Place, SightedTask
     from maitred.matching.task import QueueTask, Ticket
-    from maitred.matching.task_lists import Place, Sighting
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.queue_requests import QueueRequests
@@ -125,7 +125,7 @@ class InspectionRequests:
     def _row(
         self,
         owned: Owned,
-        sighting: Sighting,
+        sighting: SightedTask,
         wanted: TaskFilter,
         handlers: HandlerKnowledge | None,
     ) -> ListedTask | None:
@@ -138,25 +138,25 @@ class InspectionRequests:
         arguments = _arguments(sighting.task, handlers)
         if wanted.argument is not None and not _has(arguments, wanted):
             return None
-        shown = Shown(None, "forgotten") if arguments is None else arguments.shown()
+        shown = ShownValue(None, "forgotten") if arguments is None else arguments.shown()
         return view.listed(shown, reveal=True)
 
     async def _running(
         self, owned: Owned, _: ListTasks, after: Place
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         found = owned.partition.lists.running(after, PIECE)
         return found, found[-1].at if len(found) == PIECE else None
 
     async def _ended(
         self, owned: Owned, message: ListTasks, after: Place
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         kind: Any = None if message.state == "ended" else message.state
         found = owned.partition.lists.ended(kind, after, PIECE, self._loop.time())
         return found, found[-1].at if len(found) == PIECE else None
 
     async def _waiting(
         self, owned: Owned, _: ListTasks, after: Place
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         priority, sequence = int(after[0]), after[1]
         if not 0 <= priority < PRIORITIES:
             raise InvalidArgument(f"There is no priority {priority}.")
@@ -180,7 +180,7 @@ class InspectionRequests:
 
     async def _delayed(
         self, owned: Owned, _: ListTasks, after: Place
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         with owned.partition.purge.reading():
             rows = await self._store.later_after(owned.key, after, PIECE, PIECE_BYTES)
             self._partitions.check(owned)
@@ -189,7 +189,7 @@ class InspectionRequests:
 
     async def _dead(
         self, owned: Owned, _: ListTasks, after: Place
-    ) -> tuple[list[Sighting], Place | None]:
+    ) -> tuple[list[SightedTask], Place | None]:
         rows = await self._store.dead(owned.key, after[1], PIECE)
         self._partitions.check(owned)
         found = owned.partition.lists.dead(rows, self._loop.time())
@@ -228,26 +228,26 @@ class InspectionRequests:
         )
         if not reveal:
             return shown
-        told = Shown(None, "forgotten") if arguments is None else arguments.shown()
+        told = ShownValue(None, "forgotten") if arguments is None else arguments.shown()
         row.arguments, row.withheld = told.body, told.withheld
         shown.traceback = view.failure.traceback
         if sighting.state == "done":
             body = await self._result(owned, task.sequence)
             if body is None:
-                result = Shown(None, "forgotten")
+                result = ShownValue(None, "forgotten")
             elif arguments is None:
                 is_open = task.terms.hidden == () and not _hides(handlers)
-                result = Shown(body) if is_open else Shown(None, "forgotten")
+                result = ShownValue(body) if is_open else ShownValue(None, "forgotten")
             else:
                 result = arguments.result(body)
             shown.result, shown.result_withheld = result.body, result.withheld
         return shown
 
-    async def _sighting(self, owned: Owned, sequence: int) -> Sighting:
+    async def _sighting(self, owned: Owned, sequence: int) -> SightedTask:
         asked = AskedHere(self._loop)
         owned.partition.stored_tasks.show(sequence, asked, self._loop.time())
         self._partitions.touch(owned)
-        found: Sighting = await asked.answered
+        found: SightedTask = await asked.answered
         return found
 
     async def _result(self, owned: Owned, sequence: int) -> bytes | None:
@@ -427,7 +427,7 @@ class InspectionRequests:
 if TYPE_CHECKING:
     Piece = Callable[
         [InspectionRequests, Owned, ListTasks, Place],
-        Awaitable[tuple[list[Sighting], Place | None]],
+        Awaitable[tuple[list[SightedTask], Place | None]],
     ]
 
 

@@ -8,7 +8,7 @@ from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
 from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable
-from maitred.node.task_privacy import Shown, TaskArguments
+from maitred.node.task_privacy import ShownValue, TaskArguments
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.private_data import public_failure
@@ -264,9 +264,9 @@ def letter(
     """Return a dead letter as operators get it; raise `RowDamagedError`. Without `handlers` it has
     no payload."""
     record = decode_record(dead.body, dead.sequence)
-    shown = Shown(b"")
+    shown = ShownValue(b"")
     if handlers is not None:
-        shown = _payload(record, handlers) if reveal else Shown(None, "permission")
+        shown = _payload(record, handlers) if reveal else ShownValue(None, "permission")
     return DeadLetter(
         partition=partition,
         sequence=dead.sequence,
@@ -281,7 +281,7 @@ def letter(
     )
 
 
-def _payload(record: Record, handlers: HandlerKnowledge) -> Shown:
+def _payload(record: Record, handlers: HandlerKnowledge) -> ShownValue:
     """Return the payload as it is if nothing of it can be hidden."""
     arguments = TaskArguments(record.payload, record.terms.hidden, handlers)
-    return arguments.shown() if arguments.hides else Shown(record.payload)
+    return arguments.shown() if arguments.hides else ShownValue(record.payload)

@@ -32,7 +32,7 @@ DEPTH_MAX: Final = 100
 """Deeper values are not searched for what is hidden; a result that has them is withheld."""
 
 
-class Shown(NamedTuple):
+class ShownValue(NamedTuple):
     """Arguments or a result as msgpack, or why an operator does not see them."""
 
     body: bytes | None
@@ -82,19 +82,19 @@ class TaskArguments:
         """Whether any argument may be hidden."""
         return bool(self._hidden_places or self._hidden_names) or not self._is_known
 
-    def shown(self) -> Shown:
+    def shown(self) -> ShownValue:
         """Return the arguments for operators: by name, if the names are known."""
         if not self._is_readable:
-            return Shown(None, "unreadable")
+            return ShownValue(None, "unreadable")
         if not self._is_known:
-            return Shown(None, "unknown")
+            return ShownValue(None, "unknown")
         values = self._without_hidden()
         if values is None:
-            return Shown(None, "unknown")
+            return ShownValue(None, "unknown")
         try:
-            return Shown(_encode(values))
+            return ShownValue(_encode(values))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return Shown(None, "unreadable")
+            return ShownValue(None, "unreadable")
 
     def value(self, name: str) -> tuple[bool, Any]:
         """Return whether there is an argument of this name, or at this place, that is not hidden;
@@ -111,20 +111,20 @@ class TaskArguments:
                 return True, values[place]
         return False, None
 
-    def result(self, body: bytes) -> Shown:
+    def result(self, body: bytes) -> ShownValue:
         """Return a result for operators, without hidden values."""
         if not self.hides:
-            return Shown(body)
+            return ShownValue(body)
         if not self._is_readable or not self._is_known:
-            return Shown(None, "unknown")
+            return ShownValue(None, "unknown")
         hidden = self._hidden_values()
         if hidden is None:
-            return Shown(None, "unknown")
+            return ShownValue(None, "unknown")
         redaction = Redaction(hidden)
         try:
-            return Shown(_encode(_redacted(_decode(body), redaction, DEPTH_MAX)))
+            return ShownValue(_encode(_redacted(_decode(body), redaction, DEPTH_MAX)))
         except (*UNREADABLE, TypeError, OverflowError):
-            return Shown(None, "unreadable")
+            return ShownValue(None, "unreadable")
 
     def _without_hidden(self) -> Any:  # noqa: ANN401 - what the caller gave
         values = self._values
@@ -143,10 +143,14 @@ class TaskArguments:
         return told
 
     def _hidden_values(self) -> list[Any] | None:
+        """Return the values of the hidden parameters; None if one of them is not known, such as a
+        default of the handler."""
         values = self._values
         if isinstance(values, list):
+            if any(at >= len(values) for at in self._hidden_places):
+                return None
             return [one for at, one in enumerate(values) if at in self._hidden_places]
-        if isinstance(values, dict) and not (self._hidden_places and not self._names):
+        if isinstance(values, dict) and self._hidden_names.issubset(values) and self._names:
             return [one for name, one in values.items() if name in self._hidden_names]
         return None
 

@@ -12,9 +12,9 @@ from maitred.protocol.inspection import HistoryEvent, ListedTask
 from maitred.protocol.tasks import Failure
 
 if TYPE_CHECKING:
+    from maitred.matching.sighted_task import SightedTask
     from maitred.matching.task import QueueTask
-    from maitred.matching.task_lists import Sighting
-    from maitred.node.task_privacy import Shown
+    from maitred.node.task_privacy import ShownValue
     from maitred.protocol.inspection import EventKind, TaskFilter
 
 LISTED_ARGUMENT_BYTES: Final = 2_048
@@ -39,7 +39,7 @@ class TaskView:
 
     __slots__ = ("_failure", "_partition", "_sighting", "_wall", "task")
 
-    def __init__(self, sighting: Sighting, partition: int, wall: float) -> None:
+    def __init__(self, sighting: SightedTask, partition: int, wall: float) -> None:
         self._sighting = sighting
         self._partition = partition
         self._wall = wall
@@ -115,7 +115,7 @@ class TaskView:
             return task.due + self._wall
         return task.ready + self._wall if state == "waiting" and task.ready else 0.0
 
-    def listed(self, arguments: Shown | None, *, reveal: bool) -> ListedTask:
+    def listed(self, arguments: ShownValue | None, *, reveal: bool) -> ListedTask:
         """Return the row of the task with its arguments; None: they were not asked for."""
         row = self.row(reveal=reveal)
         if arguments is None:

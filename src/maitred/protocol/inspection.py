@@ -211,8 +211,8 @@ class HistoryEvent(Struct, kw_only=True, omit_defaults=True):
     """So many events before this one are no longer known: long histories keep the last attempts."""
 
 
-class TaskShown(Answer, kw_only=True):
-    """Everything that is known of one task. A map, for people."""
+class TaskShown(Answer, array_like=True, kw_only=True):
+    """Everything that is known of one task."""
 
     task: ListedTask
     events: list[HistoryEvent]
