@@ -20,7 +20,7 @@ from maitred import App
 from maitred.app.signature import Signature
 from maitred.client.shapes import argument_check
 from maitred.errors import InvalidArguments, InvalidHandler, NoHandlerFits
-from maitred.protocol.handler_shapes import HandlerShape, encode_shape
+from maitred.protocol.handler_shapes import HandlerShape, decode_shape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 
@@ -61,10 +61,6 @@ def odd(
 def loose(x: Any, y: Tagged, z: tuple[int, str], *, w: Fields | None = None) -> None: ...  # noqa: ANN401
 def limited(n: Annotated[int, msgspec.Meta(ge=0)], s: set[int] | str) -> None: ...
 def nothing() -> None: ...
-
-
-def decode_shape(announced: bytes) -> HandlerShape:
-    return msgpack.decode(announced, type=HandlerShape)
 
 
 HANDLERS = [plain, nested, odd, loose, limited, nothing]

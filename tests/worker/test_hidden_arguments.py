@@ -12,7 +12,7 @@ from msgspec import msgpack
 
 from maitred import App
 from maitred.errors import InvalidArgument, TaskFailed, UnknownChoice
-from maitred.protocol.handler_shapes import HandlerShape
+from maitred.protocol.handler_shapes import decode_shape
 from maitred.protocol.queries import Attend
 from maitred.worker import outcomes
 from tests.app.fake_node import FakeNode
@@ -222,10 +222,7 @@ async def test_a_worker_announces_what_each_handler_hides() -> None:
     app.handler("hides-nothing")(shared)
     async with FakeNode() as node, a_worker(node, app):
         await node.until(lambda: {one.queue for one in node.heard(Attend)} == app.handlers.keys())
-        announced = {
-            one.queue: msgpack.decode(one.signature, type=HandlerShape)
-            for one in node.heard(Attend)
-        }
+        announced = {one.queue: decode_shape(one.signature) for one in node.heard(Attend)}
     names = ["card", "order"]
     expected = {"hides-one": ["card"], "hides-all": names, "hides-nothing": []}
     assert {queue: shape.hidden for queue, shape in announced.items()} == {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
-from maitred.errors import MaitredError, UnknownQueue
+from maitred.errors import MaitredError, UnknownQueue, UnknownRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -107,6 +107,23 @@ async def each_partition(
         if problem is not None:
             return answers
         partition += 1
+
+
+async def inspect(
+    client: Requester,
+    message: AnyRequest,
+    timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+) -> AnyAnswer:
+    """Ask a partition to list, show or change tasks; an older node cannot, and the error says so in
+    words."""
+    try:
+        return await client.request(message, timeout)
+    except UnknownRequest:
+        raise UnknownRequest(
+            "The node that has the partition can neither show nor change single tasks: it runs an "
+            "older release of maitred.",
+            remedy="Upgrade it.",
+        ) from None
 
 
 async def described(
