@@ -286,6 +286,12 @@ def test_cancelling_meets_each_task_in_its_last_state() -> None:
     assert list(asked) == ["delayed", "waiting", "running"]
 
 
+def test_what_is_being_cancelled_is_not_cancelled_again() -> None:
+    queue = InspectedQueue([task(0, n, "running") for n in range(5)])
+    assert len(done(steps(queue, "cancel"))) == 5
+    assert [step.matched for step in steps(queue, "cancel")] == [0]
+
+
 def test_partitions_that_do_not_answer_are_passed() -> None:
     queue = InspectedQueue([task(n % 3, n, "dead") for n in range(9)], 3)
     queue.silent[1] = AWAY

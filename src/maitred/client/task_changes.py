@@ -192,7 +192,7 @@ async def change_matching(
         try:
             listed = await _list(client, queue, at, tasks, timeout, reveal=reveal)
             began = at.began or listed.now
-            meant = [one.sequence for one in listed.tasks if not _is_later(one, began)]
+            meant = [one.sequence for one in listed.tasks if _is_meant(one, action, began)]
             matched += len(meant)
             if meant and not dry_run:
                 message = ChangeTasks(*queue, at.partition, 0, action, meant, reason, user, source)
@@ -275,6 +275,8 @@ async def _list(
     return listed
 
 
-def _is_later(task: ListedTask, began: float) -> bool:
-    """Whether the task came, began or ended after the change began."""
-    return max(task.added_at, task.started_at, task.ended_at) > began > 0
+def _is_meant(task: ListedTask, action: TaskAction, began: float) -> bool:
+    """Whether the change is about this task: it did not come, begin or end after the change began,
+    and is not being cancelled already."""
+    is_later = max(task.added_at, task.started_at, task.ended_at) > began > 0
+    return not is_later and not (action == "cancel" and task.cancelling)
