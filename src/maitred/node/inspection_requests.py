@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, msgpack
 
-from maitred.errors import InternalError, InvalidArgument, MaitredError, PermissionDenied
+from maitred.errors import InvalidArgument, MaitredError
 from maitred.matching.records import BY_LETTERS, PRIORITIES, RowDamagedError
 from maitred.matching.task import WAITING
 from maitred.matching.task_ends import decode_ended
 from maitred.node.partitions import settle
-from maitred.node.request_table import RequestTable, name_origin
-from maitred.node.task_privacy import HandlerKnowledge, ShownValue, TaskArguments
+from maitred.node.request_table import RequestTable
+from maitred.node.task_privacy import ShownValue, TaskArguments
 from maitred.node.task_views import TaskView
 from maitred.protocol.frames import Opcode
-from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskShown, TasksListed
-from maitred.protocol.tasks import Revoked, Signatures, SignaturesFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,9 +32,10 @@ if TYPE_CHECKING:
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.queue_requests import QueueRequests
-    from maitred.node.request_origin import RequestOrigin
     from maitred.node.signature_requests import SignatureRequests
+    from maitred.node.task_privacy import HandlerKnowledge
     from maitred.protocol.inspection import ChangeTasks, ListedTask, TaskFilter
+    from maitred.protocol.tasks import Revoked
     from maitred.security.audit_log import AuditLog
 
 PIECE: Final = 1_000
@@ -92,11 +91,6 @@ class InspectionRequests:
                 Opcode.SHOW_TASK: partitions.answerer(self._show),
                 Opcode.CHANGE_TASKS: partitions.answerer(self._change),
             },
-            admissions={
-                Opcode.LIST_TASKS: _restrict,
-                Opcode.SHOW_TASK: _restrict,
-                Opcode.CHANGE_TASKS: name_origin,
-            },
         )
 
     # Lists
@@ -106,7 +100,7 @@ class InspectionRequests:
         is_revealing = message.reveal
         if wanted.argument is not None and not is_revealing:
             raise InvalidArgument("A filter by argument has to ask to reveal arguments.")
-        handlers = await self._handlers(owned) if is_revealing else None
+        handlers = await self._signatures.handlers(owned) if is_revealing else None
         read = self._pieces[message.state]
         found: list[ListedTask] = []
         looked_at = 0
@@ -167,18 +161,18 @@ class InspectionRequests:
         if not 0 <= priority < PRIORITIES:
             raise InvalidArgument(f"There is no priority {priority}.")
         key = owned.key
-        rows = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
-        tasks = sum(segment.tasks for segment, _ in rows)
-        size = sum(len(segment.body) for segment, _ in rows)
-        is_all = tasks < PIECE and size < PIECE_BYTES
-        if sequence:  # the segment that the place lies in
-            around = await self._store.segments_around(key, sequence)
-            rows = [one for one in around if one.segment.priority == priority] + [
-                one for one in rows if one.segment.first > sequence
-            ]
+        following = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
+        tasks = sum(segment.tasks for segment, _ in following)
+        size = sum(len(segment.body) for segment, _ in following)
+        around = await self._store.segments_around(key, sequence) if sequence else []
         self._partitions.check(owned)
         found, horizon = owned.partition.lists.waiting(
-            priority, sequence, rows, self._loop.time(), is_all=is_all
+            priority,
+            sequence,
+            around,
+            following,
+            self._loop.time(),
+            is_all=tasks < PIECE and size < PIECE_BYTES,
         )
         if horizon is not None:
             return found, (float(priority), horizon)
@@ -217,7 +211,7 @@ class InspectionRequests:
     async def _show(self, owned: Owned, message: ShowTask) -> TaskShown:
         sighting = await self._sighting(owned, message.sequence)
         partition, task, reveal = owned.partition, sighting.task, message.reveal
-        handlers = await self._handlers(owned)
+        handlers = await self._signatures.handlers(owned)
         self._partitions.check(owned)
         view = TaskView(sighting, owned.key.partition, partition.ledger.wall)
         arguments = _arguments(task, handlers)
@@ -242,8 +236,8 @@ class InspectionRequests:
             if body is None:
                 result = ShownValue(None, "forgotten")
             elif arguments is None:
-                is_open = task.terms.hidden == () and not _hides(handlers)
-                result = ShownValue(body) if is_open else ShownValue(None, "forgotten")
+                is_open = handlers.is_served and not (task.terms.hidden or _hides(handlers))
+                result = ShownValue(body) if is_open else ShownValue(None, "unknown")
             else:
                 result = arguments.result(body)
             shown.result, shown.result_withheld = result.body, result.withheld
@@ -267,21 +261,6 @@ class InspectionRequests:
             return decode_ended(row.body)[2]
         except RowDamagedError:
             return None  # `result()` sets it aside
-
-    async def _handlers(self, owned: Owned) -> HandlerKnowledge:
-        """Return what the root of the queue knows of its handlers."""
-        if not owned.key.partition:
-            await self._signatures.complete(owned)
-            self._partitions.check(owned)
-            now = self._loop.time()
-            known = owned.partition.signatures.known(now + owned.partition.ledger.wall)
-        else:
-            answer = await self._partitions.question(Signatures(*owned.key[:3], 0, 0))
-            if not isinstance(answer, SignaturesFound):
-                raise InternalError("The root did not answer with signatures.")
-            known = answer.signatures
-            self._partitions.check(owned)
-        return HandlerKnowledge(known_shapes(known), bool(known))
 
     # Changes
 
@@ -479,18 +458,3 @@ def _why(problem: MaitredError) -> str:
 
 
 _WORDS: Final = {"unknown-task": "unknown", "task-forgotten": "forgotten"}
-
-
-def _restrict(message: ListTasks | ShowTask, connection: RequestOrigin) -> None:
-    """Take back the wish to see private data, unless the user may see it. The node's own gateway
-    has checked its caller."""
-    if not message.reveal or connection.is_gateway:
-        return
-    message.reveal = connection.permissions.allows(message.namespace, "reveal")
-    wanted = message.filter if isinstance(message, ListTasks) else None
-    if not message.reveal and wanted is not None and wanted.argument is not None:
-        raise PermissionDenied(
-            "To find tasks by their arguments, a user needs the permission 'reveal' in the "
-            f"namespace {message.namespace!r}.",
-            remedy="Ask an operator of the node for it, or search without arguments.",
-        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArgument
 from maitred.matching.records import PRIORITIES, RowDamagedError, decode_records
-from maitred.node.request_table import RequestTable, name_origin
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Purged, PurgeTasks
 
@@ -49,7 +49,6 @@ class PurgeRequests:
         self._store = partitions.store
         self.requests = RequestTable(
             holders={Opcode.PURGE: partitions.answerer(self._purge)},
-            admissions={Opcode.PURGE: name_origin},
         )
 
     async def _purge(self, owned: Owned, message: PurgeTasks) -> Purged:

@@ -30,6 +30,7 @@ from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
 from maitred.node.inspection_requests import InspectionRequests
+from maitred.node.operator_admission import operator_admissions
 from maitred.node.partitions import Partitions
 from maitred.node.purge_requests import PurgeRequests
 from maitred.node.query_requests import QueryRequests
@@ -166,6 +167,7 @@ class Shard(RequestPlacement):
         self.received_forwarded = 0
         self.own_requests = ShardRequests(self, vitals or Vitals.real(), reload_node)
         self._table = RequestTable()
+        self._table.include(operator_admissions())
         self._table.include(self.own_requests.requests)
         self._table.include(self.membership.requests)
         self.handlers = self._table.handlers

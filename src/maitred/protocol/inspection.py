@@ -26,10 +26,13 @@ LISTED_MAX = 1_000
 CHANGED_MAX = 1_000
 """Most tasks that one request changes: some ten milliseconds of the shard."""
 
-TaskState = Literal["running", "waiting", "delayed", "dead", "done", "cancelled", "expired"]
+TaskState = Literal[
+    "running", "waiting", "delayed", "dead", "done", "cancelled", "expired", "failed"
+]
 """The state of a task as operators see it. `running`: a worker has it. `waiting`: it is ready to
 run. `delayed`: it is not due yet, for a delay or the backoff of a retry. `dead`: its attempts are
-used up, and it is a dead letter. The others: how it ended."""
+used up, and it is a dead letter. The others: how it ended. `failed`: it failed, and its dead letter
+is gone."""
 
 ListedState = Literal[
     "running", "waiting", "delayed", "dead", "ended", "done", "cancelled", "expired"
