@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from maitred.errors import InternalError
+from maitred.security.permissions import denied
 
 if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
@@ -71,6 +72,18 @@ def name_user(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 
     """Name the user of the connection in the request. Only the node's own gateway names another."""
     if not connection.is_gateway:
         message.user = connection.user
+
+
+def restrict_to_readable(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401
+    """Restrict a request to the namespaces that the user may read; refuse it if it names another
+    one. Only the node's own gateway says itself what its caller may read."""
+    if connection.is_gateway:
+        return
+    within = connection.permissions.namespaces("read")
+    wanted = message.namespace
+    if within is not None and wanted and wanted not in within:
+        raise denied(connection.user or None, "read", wanted)
+    message.within = within
 
 
 def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
