@@ -8,6 +8,7 @@ Tasks are added, taken and finished by messages, as clients and workers send the
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from base64 import b64encode
@@ -100,8 +101,6 @@ class AdminStage:
         self, method: str, path: str, body: object = None, *, user: str = "boss"
     ) -> tuple[int, Any]:
         """The status and the answer."""
-        import asyncio
-
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         caller = Caller(reader, writer)
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
@@ -173,14 +172,10 @@ class AdminStage:
 
     async def attend(self, client: AsyncClient, queue: str) -> None:
         """Be a worker of the queue, from now on until its order."""
-        for _ in range(2):  # the first is answered at once
-            message = Attend(*self.at(queue), SESSION_SECRET, "ant", "127.0.0.1:4000", 8, 2)
-            message.signature = encode_shape(SHAPE)
-            held = client.hold(message, SECONDS)
-            if not self._attending:
-                await held.answer()
-                self._attending.append(held)
-        self._attending.append(held)
+        message = Attend(*self.at(queue), SESSION_SECRET, "ant", "127.0.0.1:4000", 8, 2)
+        message.signature = encode_shape(SHAPE)
+        await client.hold(message, SECONDS).answer()  # the first is answered at once
+        self._attending.append(client.hold(message, SECONDS))
 
     async def serve_dead(
         self, client: AsyncClient, queue: str, arguments: Sequence[object], failure: Failure

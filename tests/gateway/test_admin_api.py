@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from maitred.protocol.inspection import HistoryEvent, ListedTask, TaskShown
 from maitred.protocol.tasks import Failure
 from maitred.routing.names import QueueId
 from tests.gateway.admin_stage import USERS, AdminStage, admin_stage
+from tests.gateway.fakes import Caller, get
 from tests.node.in_process import in_a_loop, until
 
 if TYPE_CHECKING:
@@ -259,7 +261,7 @@ async def test_a_long_list_comes_in_pages(tmp_path: Path) -> None:
         added = await here.add(client, "mails", [[number] for number in range(25)])
         await here.add(client, "others", [[1]])
         seen: list[int] = []
-        cursor, params = None, {"most": 10, "state": "waiting"}
+        cursor, params = None, {"most": "10", "state": "waiting"}
         cursors = []
         while True:
             page = await here.get(
@@ -567,17 +569,10 @@ async def test_nodes_are_told_with_their_shards(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_msgpack_is_spoken_as_well(tmp_path: Path) -> None:
-    from tests.gateway.fakes import get
-
     async with admin_stage(tmp_path, users={}) as here:
         client = await here.client()
         await here.add(client, "mails", [[1]])
-        import asyncio
-
-        reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
-        from tests.gateway.fakes import Caller
-
-        caller = Caller(reader, writer)
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", here.port))
         caller.send(get(f"{QUEUE}/tasks?reveal=true", "Accept: application/msgpack"))
         answer = await caller.answer()
         caller.close()
