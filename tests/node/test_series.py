@@ -223,6 +223,8 @@ async def test_who_may_see_the_series_of_which_namespace(tmp_path: Path) -> None
             gateway = (GATEWAY_USER, GATEWAY_SECRET)
             assert await ask(*gateway, within=["office"]) == [["office"]] * 2
             assert await ask(*gateway) == [None, None]
+            with pytest.raises(PermissionDenied):
+                await ask(*gateway, within=["office"], namespace="shop")
             for user, what in (
                 ("anna", {"namespace": "office"}),
                 ("anna", {"namespace": "office", "queue": "mails"}),
