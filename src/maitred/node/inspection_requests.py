@@ -236,7 +236,7 @@ class InspectionRequests:
             if body is None:
                 result = ShownValue(None, "forgotten")
             elif arguments is None:
-                is_open = handlers.is_served and not (task.terms.hidden or _hides(handlers))
+                is_open = handlers.is_complete and not (task.terms.hidden or handlers.hides)
                 result = ShownValue(body) if is_open else ShownValue(None, "unknown")
             else:
                 result = arguments.result(body)
@@ -436,10 +436,6 @@ def _arguments(task: QueueTask, handlers: HandlerKnowledge) -> TaskArguments | N
     if task.payload_gone or not task.added:
         return None
     return TaskArguments(task.payload, task.terms.hidden, handlers)
-
-
-def _hides(handlers: HandlerKnowledge) -> bool:
-    return any(shape.hidden for shape in handlers.shapes)
 
 
 def _has(arguments: TaskArguments | None, wanted: TaskFilter) -> bool:

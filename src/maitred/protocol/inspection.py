@@ -48,8 +48,9 @@ over or dead.
 
 Withheld = Literal["", "permission", "size", "unknown", "unreadable", "forgotten"]
 """Why an answer has no arguments, or no result, although they were asked for. Empty: it has them,
-or was not asked. `permission`: the user may not see them. `size`: too large for a list. `unknown`:
-no handler has said which of them are hidden. `unreadable`: they are not msgpack. `forgotten`: they
+or was not asked. `permission`: the user may not see them. `size`: too large for a list, or
+for a result that has to be searched for hidden values. `unknown`: no handler has said which of them
+are hidden. `unreadable`: they are not msgpack. `forgotten`: they
 are no longer kept."""
 
 
