@@ -250,7 +250,6 @@ class TaskHistory(Struct, kw_only=True):
     result: Any
     """Private."""
     result_withheld: Withheld
-    progress: str
     function: str
 
 
