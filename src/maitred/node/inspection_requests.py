@@ -209,10 +209,11 @@ class InspectionRequests:
     # One task
 
     async def _show(self, owned: Owned, message: ShowTask) -> TaskShown:
-        sighting = await self._sighting(owned, message.sequence)
-        partition, task, reveal = owned.partition, sighting.task, message.reveal
         handlers = await self._signatures.handlers(owned)
+        # Last, because the task goes on: its state would be an old one after another wait.
+        sighting = await self._sighting(owned, message.sequence)
         self._partitions.check(owned)
+        partition, task, reveal = owned.partition, sighting.task, message.reveal
         view = TaskView(sighting, owned.key.partition, partition.ledger.wall)
         arguments = _arguments(task, handlers)
         row = view.row(reveal=reveal)

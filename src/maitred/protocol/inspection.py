@@ -121,7 +121,7 @@ class ListedTask(Struct, kw_only=True, omit_defaults=True):
     attempts: int = 0
     """Attempts that began, with the present one."""
     retries: int = 0
-    """Attempts that may still follow."""
+    """Attempts that may follow the present one, or the next one of a task that waits."""
     due_at: float = 0.0
     """When a delayed task is due; when a waiting one became ready to run."""
     expires_at: float = 0.0
