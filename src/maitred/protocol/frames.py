@@ -110,6 +110,7 @@ class Opcode(IntEnum):
     PROVE = 0x67
     SERIES = 0x6D
     RELOAD = 0x6E
+    QUEUE_STATES = 0x6F
     DELETE = 0x70
     WITHDRAW = 0x71
     DAMAGED = 0x72
