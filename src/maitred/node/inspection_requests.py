@@ -209,10 +209,11 @@ class InspectionRequests:
     # One task
 
     async def _show(self, owned: Owned, message: ShowTask) -> TaskShown:
-        sighting = await self._sighting(owned, message.sequence)
-        partition, task, reveal = owned.partition, sighting.task, message.reveal
         handlers = await self._signatures.handlers(owned)
+        # Last, because the task goes on: its state would be an old one after another wait.
+        sighting = await self._sighting(owned, message.sequence)
         self._partitions.check(owned)
+        partition, task, reveal = owned.partition, sighting.task, message.reveal
         view = TaskView(sighting, owned.key.partition, partition.ledger.wall)
         arguments = _arguments(task, handlers)
         row = view.row(reveal=reveal)
@@ -236,7 +237,7 @@ class InspectionRequests:
             if body is None:
                 result = ShownValue(None, "forgotten")
             elif arguments is None:
-                is_open = handlers.is_served and not (task.terms.hidden or _hides(handlers))
+                is_open = handlers.is_complete and not (task.terms.hidden or handlers.hides)
                 result = ShownValue(body) if is_open else ShownValue(None, "unknown")
             else:
                 result = arguments.result(body)
@@ -436,10 +437,6 @@ def _arguments(task: QueueTask, handlers: HandlerKnowledge) -> TaskArguments | N
     if task.payload_gone or not task.added:
         return None
     return TaskArguments(task.payload, task.terms.hidden, handlers)
-
-
-def _hides(handlers: HandlerKnowledge) -> bool:
-    return any(shape.hidden for shape in handlers.shapes)
 
 
 def _has(arguments: TaskArguments | None, wanted: TaskFilter) -> bool:
