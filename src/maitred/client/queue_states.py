@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
+from collections import Counter
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
@@ -192,6 +193,17 @@ class QueuePages:
             max(len(names), gathering.total),
             [*gathering.silent.values(), *self._silent_nodes],
         )
+
+    async def namespaces(
+        self,
+        within: Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the requests
+    ) -> dict[str, int]:
+        """Return how many queues of the store each namespace has, as far as the caller may read
+        them."""
+        names = await self._known_names(timeout)
+        counts = Counter(namespace for namespace, _ in names)
+        return {name: counts[name] for name in sorted(counts) if within is None or name in within}
 
     async def _known_names(self, seconds: float | None) -> Collection[Name]:
         """Return the names of the queues of the store, loaded or not; of several stores if the
