@@ -50,8 +50,9 @@ def query() -> None:
     """Queries: list, show, cancel.
 
     Every gateway has a table of the queries that it was asked, those under way and the last ones
-    that are over. A query's id is GATEWAY/SEQUENCE. A user sees those of the namespaces in which
-    the user has the permission `read`, their texts with `reveal`, and cancels them with `operate`.
+    that are over. A query's id is GATEWAY/SEQUENCE. A user sees those of the namespaces in
+    which the user has the permission `read`, their texts with `reveal`, and may cancel them with
+    `operate`.
     """
 
 

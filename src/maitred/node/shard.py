@@ -36,6 +36,7 @@ from maitred.node.purge_requests import PurgeRequests
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
+from maitred.node.queue_state_requests import QueueStateRequests
 from maitred.node.refusal_log import RefusalLog
 from maitred.node.relays import Relays
 from maitred.node.request_placement import RequestPlacement
@@ -50,6 +51,7 @@ from maitred.node.task_lookups import TaskLookups
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
+from maitred.node.worker_overview import WorkerOverview
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
 from maitred.security.audit_records import user_changes
@@ -285,10 +287,12 @@ class Shard(RequestPlacement):
             relays,
             query_tables,
             series,
+            QueueStateRequests(self._partitions),
             TokenRequests(
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
             ),
             Announced(self.settings.worker_addresses),
+            WorkerOverview(self._partitions),
             self._cluster_requests,
         ):
             self._table.include(part.requests)

@@ -108,8 +108,11 @@ class Opcode(IntEnum):
     PING = 0x65
     LOAD = 0x66
     PROVE = 0x67
+    LIST_WORKERS = 0x6A
+    WORKER_TASKS = 0x6B
     SERIES = 0x6D
     RELOAD = 0x6E
+    QUEUE_STATES = 0x6F
     DELETE = 0x70
     WITHDRAW = 0x71
     DAMAGED = 0x72

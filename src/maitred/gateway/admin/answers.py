@@ -65,9 +65,14 @@ class QueueRow(Struct, kw_only=True):
     added_per_second: float
     finished_per_second: float
     failed: int
+    """Attempts that failed, since the shards began."""
+    died: int
+    """Tasks that became dead letters, since the shards began."""
     dead: int
+    """Dead letters that there are."""
     paused: Pause | None
     partitions: int
+    """0: not known, because no shard has loaded one."""
     workers: int
     queries_waiting: int
 
@@ -167,6 +172,19 @@ class QueueHandlers(Struct):
     """Whether no worker has told parameters, or one takes any arguments."""
     served_seconds_ago: float | None
     """None: no worker has served the queue in the last day."""
+
+
+class SeriesState(Struct, rename={"start": "from"}):
+    """The last hour of a queue, of a namespace, or of everything that the user may read."""
+
+    step_seconds: int
+    start: float
+    """When the first step began."""
+    points: dict[str, list[float | None]]
+    """One number a step, null where nothing is known. Counted within the step: `added`, `ended`,
+    `failed`, `dead`, `retried`. At its end: `backlog`, `running`, `slots_free`. In seconds:
+    `wait_p50`, `wait_p99`."""
+    unreachable: list[UnreachablePart]
 
 
 # Tasks
@@ -315,7 +333,9 @@ class ListedWorker(Struct, kw_only=True):
     session: str
     address: str
     queues: list[str]
-    """`namespace/queue`."""
+    """`namespace/queue`; at most a hundred."""
+    queue_count: int
+    """How many there are."""
     slots: int
     busy: int
     limit: int | None

@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maitred.gateway.admin.node_views import NodeViews
+from maitred.gateway.admin.overview_views import OverviewViews
 from maitred.gateway.admin.query_views import QueryViews
 from maitred.gateway.admin.queue_views import QueueViews
 from maitred.gateway.admin.task_views import TaskViews
+from maitred.gateway.admin.worker_views import WorkerViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -31,9 +33,13 @@ class AdminViews:
     def __init__(self, gateway: RequestingGateway) -> None:
         nodes, queries = NodeViews(gateway), QueryViews(gateway)
         queues, tasks = QueueViews(gateway), TaskViews(gateway)
+        overview, workers = OverviewViews(gateway), WorkerViews(gateway)
         self.by_handler: dict[str, View] = {
             "me": nodes.me,
+            "show_series": overview.series,
+            "list_queues": overview.queues,
             "list_nodes": nodes.nodes,
+            "list_workers": workers.workers,
             "list_queries": queries.queries,
             "describe_queue": queues.queue,
             "list_handlers": queues.handlers,

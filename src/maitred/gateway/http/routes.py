@@ -80,6 +80,20 @@ ROUTES: Final = (
         permission="produce",
     ),
     HttpRoute("GET", "/v1/me", "me", "Who asks, and what that user may do"),
+    HttpRoute(
+        "GET",
+        "/v1/queues",
+        "list_queues",
+        "The queues, and what each has now",
+        ("namespace", "match", "sort", "only", *PAGE),
+    ),
+    HttpRoute(
+        "GET",
+        "/v1/series",
+        "show_series",
+        "The last hour of a queue, a namespace, or everything",
+        ("namespace", "queue", "seconds"),
+    ),
     HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="read"),
     HttpRoute(
         "DELETE",
@@ -183,6 +197,13 @@ ROUTES: Final = (
         "Give a worker work of a queue again",
         body=True,
         permission="operate",
+    ),
+    HttpRoute(
+        "GET",
+        "/v1/workers",
+        "list_workers",
+        "The workers, and what they run",
+        ("namespace", "queue", "match", *PAGE),
     ),
     HttpRoute("GET", "/v1/nodes", "list_nodes", "The nodes and their shards", permission="read"),
     HttpRoute(
