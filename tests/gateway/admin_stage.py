@@ -87,23 +87,29 @@ class AdminStage:
         self.node = running
         self.gateway = gateway
         self.port = port
-        self._clients = clients
+        self.clients = clients
         self._boss = boss
         self._attending: list[LongPoll] = []
 
     async def client(self) -> AsyncClient:
         url = f"maitred://{self._boss}127.0.0.1:{self.node.port}"
-        return await self._clients.enter_async_context(maitred.connect(url, close_seconds=0.1))
+        return await self.clients.enter_async_context(maitred.connect(url, close_seconds=0.1))
 
     # HTTP
 
     async def call(
-        self, method: str, path: str, body: object = None, *, user: str = "boss"
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        user: str = "boss",
+        headers: Sequence[str] = (),
     ) -> tuple[int, Any]:
         """The status and the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         caller = Caller(reader, writer)
-        lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
         if self._boss and user:
             lines.append(f"Authorization: Basic {b64encode(f'{user}:s'.encode()).decode()}")
         data = b"" if body is None else json.dumps(body).encode()

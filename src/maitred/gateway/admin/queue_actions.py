@@ -13,7 +13,13 @@ from msgspec import Struct
 
 from maitred.client.answers import ROOT, Silent, described
 from maitred.client.cursors import read_cursor, write_cursor
-from maitred.errors import InvalidArgument, MaitredError, UnknownQueue, UnknownWorker
+from maitred.errors import (
+    InvalidArgument,
+    MaitredError,
+    PermissionDenied,
+    UnknownQueue,
+    UnknownWorker,
+)
 from maitred.gateway.admin.answers import (
     ChangedControls,
     DroppedQueue,
@@ -188,6 +194,8 @@ class QueueActions:
             except MaitredError as problem:
                 # Removed partitions may have dead letters: their numbers end where one is unknown.
                 if not isinstance(problem, UnknownQueue):
+                    if isinstance(problem, InvalidArgument | PermissionDenied):
+                        raise  # every partition would refuse it
                     silent[place.partition] = Silent(problem)
                 following = _next(place, states, is_last=place.partition >= known)
             else:
