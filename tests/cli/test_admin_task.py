@@ -533,6 +533,10 @@ def test_what_comes_next_is_told_for_every_state(node: TaskNode) -> None:
     done = task(0, 50, "done", ended_at=ago(5), kept_until=ago(-55))
     assert following(done).startswith("it is forgotten in 55 s, at 2026-11-18 12:00:55")
     assert following(replace(done, kept_until=ago(1))) == "it is forgotten soon"
+    dropped = task(0, 50, "failed", ended_at=ago(60), error="KeyError", attempts=4)
+    assert following(dropped) == "it is forgotten soon"
+    assert fact(show(node, dropped), "state") == "failed, 1 min ago, 4 attempts"
+    assert fact(show(node, dropped), "why") == "KeyError"
 
 
 def test_a_result(node: TaskNode) -> None:

@@ -75,7 +75,7 @@ class TaskStatus(Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing more happens to it by itself."""
-        return self.state in ("dead", "done", "cancelled", "expired")
+        return self.state not in ("running", "waiting", "delayed")
 
     def __str__(self) -> str:
         tries = f", {self.attempts} attempt{'' if self.attempts == 1 else 's'}"

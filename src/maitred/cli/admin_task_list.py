@@ -36,7 +36,7 @@ COLUMNS = 100
 WORKER_COLUMNS = 16
 
 STATES = ("running", "waiting", "delayed", "dead", "ended", "done", "cancelled", "expired")
-OVER = ("dead", "done", "cancelled", "expired")
+OPEN = ("running", "waiting", "delayed")
 
 
 @click.command(
@@ -162,14 +162,14 @@ def rows(tasks: list[ListedTask], now: float) -> list[dict[str, object]]:
 
 def state_words(task: ListedTask) -> str:
     """Return the state, or that the task is being cancelled."""
-    return "stopping" if task.cancelling and task.state not in OVER else task.state
+    return "stopping" if task.cancelling and task.state in OPEN else task.state
 
 
 def when(task: ListedTask, now: float) -> str:
     """Return since when the task is in its state, or when it is due."""
     if task.state == "delayed":
         return f"in {units.duration(task.due_at - now)}" if task.due_at > now else "due"
-    if task.state in OVER:
+    if task.state not in OPEN:
         return str(units.ago(now - task.ended_at)) if task.ended_at else "-"
     since = task.started_at if task.state == "running" else task.due_at or task.added_at
     return f"for {units.duration(now - since)}" if since else "-"

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from maitred.protocol.inspection import ListedTask, TaskShown
     from maitred.protocol.tasks import PartitionDescription
 
-COLORS = {"running": "green", "dead": "red", "cancelled": "yellow", "expired": "yellow"}
+COLORS = {
+    "running": "green",
+    "dead": "red",
+    "failed": "red",
+    "cancelled": "yellow",
+    "expired": "yellow",
+}
 
 
 @click.command(
