@@ -85,7 +85,7 @@ class HiddenParameters:
     """The hidden parameters of one handler; finds their values in the encoded arguments of a
     call."""
 
-    __slots__ = ("_defaults", "_places", "names")
+    __slots__ = ("_defaults", "_place_of", "names", "places")
 
     def __init__(
         self,
@@ -94,7 +94,9 @@ class HiddenParameters:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.names = names
-        self._places = {name: parameters.index(name) for name in names}
+        self._place_of = {name: parameters.index(name) for name in names}
+        self.places = tuple(sorted(self._place_of.values()))
+        """The places of the parameters in a call, from 0 on."""
         self._defaults = {
             name: _carried(value) for name, value in (defaults or {}).items() if name in names
         }
@@ -110,7 +112,7 @@ class HiddenParameters:
         if isinstance(arguments, dict):
             given = {name: arguments[name] for name in self.names if name in arguments}
         elif isinstance(arguments, list):
-            places, most = self._places.items(), len(arguments)
+            places, most = self._place_of.items(), len(arguments)
             given = {name: arguments[place] for name, place in places if place < most}
         else:
             return Redaction(None)

@@ -41,6 +41,10 @@ async def thumbnail(url: str, size: int = 1) -> str:
 async def blob(data: bytes) -> None: ...
 
 
+@app.handler("charges", hide=["card", "code"])
+async def charge(amount: int, code: str = "", note: str = "", *, card: str = "") -> None: ...
+
+
 @contextlib.asynccontextmanager
 async def a_node(counts: Counts | None = None) -> AsyncIterator[FakeNode]:
     async with FakeNode(counts=counts) as node:
@@ -73,6 +77,23 @@ async def test_other_options_are_another_message() -> None:
         assert [(one.priority, one.delay, len(one.payloads)) for one in node.heard(Add)] == [
             (2, 0.0, 1),
             (0, 3.0, 2),
+        ]
+
+
+@in_a_loop
+async def test_the_node_is_told_which_arguments_are_hidden() -> None:
+    """None would mean that the producer does not know the handler."""
+    async with a_node() as node:
+        urgent = charge.options(priority=0, retries=7)
+        await charge.enqueue(1, card="4929")
+        await urgent.enqueue(2, card="4929")
+        await charge.enqueue_many([charge.call(3, card="4929")])
+        await urgent.enqueue_many([urgent.call(4, card="4929")])
+        await thumbnail.enqueue("u")
+        await thumbnail.options(delay=1).enqueue("u")
+        assert [(one.queue, one.terms.hidden) for one in node.heard(Add)] == [
+            *[("charges", (1, 3))] * 4,
+            *[("thumbnails", ())] * 2,
         ]
 
 

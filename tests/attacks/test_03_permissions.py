@@ -7,28 +7,45 @@ of another namespace, is worth nothing. What shards say to each other is refused
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from random import Random
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from fuzz.parts import PARTS
+from msgspec.structs import fields
 
-from maitred.errors import MaitredError
+from maitred.errors import Draining, MaitredError
 from maitred.matching.records import Terms
+from maitred.protocol.cluster import DescribeCluster, DrainNode
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
-from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, encode
+from maitred.protocol.inspection import (
+    ArgumentFilter,
+    ChangeTasks,
+    ListTasks,
+    ShowTask,
+    TaskFilter,
+)
+from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, Status, encode
+from maitred.protocol.queries import Queries, QueryFilter, Workers
 from maitred.protocol.requests import PartitionRequest
 from maitred.protocol.tasks import (
     Add,
     Await,
+    ControlQueue,
+    DamagedRows,
     DeadLetters,
+    DeleteQueue,
     Describe,
     End,
     Finish,
     Offer,
+    PurgeTasks,
     Queues,
+    Resize,
     Revoke,
 )
 from maitred.settings import Permission, User
+from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from tests.attacks.test_03_forged_ends import HASHED, SECONDS, A, shop
 from tests.node.in_process import in_a_loop, node
 from tests.node.raw import error_in
@@ -36,7 +53,10 @@ from tests.node.raw import error_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from msgspec import Struct
+
     from maitred.client.client import AsyncClient
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.protocol.messages import AnyRequest
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
@@ -46,13 +66,33 @@ USERS: dict[str, User] = {
 USERS["root"] = User(secret=HASHED, permissions={"*": ["admin"]})
 
 
+INCLUDED: dict[str, set[str]] = {"admin": {*PERMISSIONS}, "operate": {"operate", "read"}}
+"""What some permissions include."""
+
+
+def needed(message: AnyRequest) -> set[str | None]:
+    """The permissions that a request needs, with what it does."""
+    if getattr(message, "body", b"") and isinstance(message, DamagedRows):
+        return {"admin"}
+    if getattr(message, "action", "list") not in ("list", "show"):
+        return {"operate"}
+    if isinstance(message, ListTasks) and message.filter.argument is not None:
+        return {"read", "reveal"}
+    return {message.permission}
+
+
 def may(user: str, message: AnyRequest) -> bool:
     """Whether the permissions say that this user may ask this."""
     if message.between_shards:
         return False
-    if user == "root" or message.anywhere or message.permission is None:
+    if user == "root" or message.permission is None:
         return True
-    return isinstance(message, PartitionRequest) and user in (message.permission, "admin")
+    if message.anywhere and not isinstance(message, Queries):
+        return True
+    if isinstance(message, Queries):
+        # Everybody is everything in the namespace m.
+        return not message.filter.namespace or needed(message) <= INCLUDED.get(user, {user})
+    return isinstance(message, PartitionRequest) and needed(message) <= INCLUDED.get(user, {user})
 
 
 def requests() -> list[AnyRequest]:
@@ -66,15 +106,48 @@ def requests() -> list[AnyRequest]:
     ]
 
 
+def of_operators() -> list[AnyRequest]:
+    """The requests of operators about the namespace n, with every action that there is."""
+    at = ("n", "q", 1, 0, 1_000)
+    argument = TaskFilter(argument=ArgumentFilter("card", b"\x01"))
+    found: list[AnyRequest] = [
+        *(DeadLetters(*at, action, [1]) for action in actions(DeadLetters)),
+        *(DamagedRows(*at, action, [("dead", 1)]) for action in actions(DamagedRows)),
+        DamagedRows(*at, "retry", [("dead", 1)], body=b"repaired"),
+        *(ControlQueue(*at, action) for action in actions(ControlQueue)),
+        *(Workers(*at, action, "ant") for action in actions(Workers)),
+        *(ChangeTasks(*at, action, [1]) for action in actions(ChangeTasks)),
+        *(Queries(0, 1_000, action, QueryFilter(namespace="n")) for action in actions(Queries)),
+        *(Describe(*at), PurgeTasks(*at, "dead"), Resize(*at, 1, 1), DeleteQueue(*at)),
+        *(ListTasks(*at, "dead", reveal=True), ListTasks(*at, "dead", argument)),
+        ShowTask(*at, 1, reveal=True),
+        *(Status(0, 1_000), DescribeCluster(0, 1_000), DrainNode(0, 1_000, "node")),
+    ]
+    assert {one.opcode for one in found} >= {
+        opcode
+        for opcode, kind in REQUESTS.items()
+        if kind.permission in ("read", "operate") and kind is not Queues
+    }
+    return found
+
+
+def actions(kind: type[Struct]) -> tuple[Any, ...]:
+    """The values that the action of a request may have."""
+    (field,) = (one for one in fields(kind) if one.name == "action")
+    annotated = getattr(field.type, "__value__", field.type)
+    return get_args(annotated)
+
+
 @pytest.mark.parametrize("user", USERS)
 @in_a_loop
 async def test_a_request_needs_its_permission_in_its_namespace(tmp_path: Path, user: str) -> None:
     async with node(tmp_path, users=USERS) as running:
+        running.shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
         client = await running.ready(0, user, "s")
         for opcode in REQUESTS:
             running.shard.holders.setdefault(opcode, _never)
         refused = 0
-        for message in requests():
+        for message in [*requests(), *of_operators()]:
             if may(user, message):
                 continue
             frame = encode_frame(REQUEST, 0, 1, message.opcode, encode(message))
@@ -83,6 +156,37 @@ async def test_a_request_needs_its_permission_in_its_namespace(tmp_path: Path, u
             refused += 1
         assert refused
         await client.lives()
+
+
+@pytest.mark.parametrize("user", USERS)
+@in_a_loop
+async def test_operators_may_do_what_their_permission_says_and_no_more(
+    tmp_path: Path, user: str
+) -> None:
+    async with node(tmp_path, users=USERS) as running:
+        running.shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
+        client = await running.ready(0, user, "s")
+        served: list[AnyRequest] = []
+
+        def serve(message: AnyRequest, held: DeferredReply) -> None:
+            served.append(message)
+            held.refuse(Draining("Served."))
+
+        for opcode in REQUESTS:
+            running.shard.handlers.pop(opcode, None)
+            running.shard.holders[opcode] = serve
+        for message in of_operators():
+            served.clear()
+            frame = encode_frame(REQUEST, 0, 1, message.opcode, encode(message))
+            problem = error_in(await client.ask(frame))
+            expected = "draining" if may(user, message) else "permission-denied"
+            assert problem.code == expected, (user, message)
+            assert len(served) == may(user, message)
+            for one in served:
+                reveal = getattr(one, "reveal", None)
+                if reveal is not None and isinstance(one, PartitionRequest):
+                    wished = getattr(message, "reveal", False)
+                    assert reveal == (wished and user in ("reveal", "admin", "root"))
 
 
 def _never(message: AnyRequest, held: object) -> None:  # noqa: ARG001

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.cli import admin_units as units
-from maitred.cli.admin_ask import AT_ONCE
 from maitred.cli.admin_list import paged
 from maitred.cli.admin_names import label, queue_id
 from maitred.cli.main import cli
+from maitred.client.answers import AT_ONCE
 from maitred.errors import (
     InternalError,
     InvalidName,

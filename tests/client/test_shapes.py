@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
+from maitred import App
 from maitred.app.signature import Signature
-from maitred.client.shapes import HandlerShape, argument_check, encode_shape
-from maitred.errors import InvalidArguments, NoHandlerFits
+from maitred.client.shapes import argument_check
+from maitred.errors import InvalidArguments, InvalidHandler, NoHandlerFits
+from maitred.protocol.handler_shapes import HandlerShape, decode_shape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 
@@ -140,25 +142,89 @@ def test_what_does_not_fit_is_named(
     assert said in problem.sentence
 
 
+MANY: dict[str, Any] = {f"a_rather_long_name_{n}": Order for n in range(100)}
+TOO_MANY: dict[str, Any] = {f"{name}_{name}_{name}": hint for name, hint in MANY.items()}
+
+
+def with_parameters(names: dict[str, Any]) -> Callable[..., None]:
+    scope: dict[str, Any] = {}
+    exec(f"def long({', '.join(names)}): ...", scope)  # noqa: S102 - a function with many parameters
+    made: Callable[..., None] = scope["long"]
+    made.__annotations__ = names
+    return made
+
+
 def test_a_long_signature_says_less() -> None:
     """And one that cannot even name its parameters takes anything."""
-    many: dict[str, Any] = {f"a_rather_long_name_{n}": Order for n in range(100)}
-
-    def made(names: dict[str, Any]) -> Signature:
-        lines = ", ".join(names)
-        scope: dict[str, Any] = {}
-        exec(f"def long({lines}): ...", scope)  # noqa: S102 - a function with many parameters
-        scope["long"].__annotations__ = names
-        return Signature(scope["long"])
-
-    told = made(many).describe()
+    told = Signature(with_parameters(MANY)).describe()
     assert 0 < len(told) <= SIGNATURE_BYTES
     check = argument_check(told)
     assert check is not None
     problem = check.misfit(b"\x90")
     assert problem is not None
     assert "'a_rather_long_name_0'" in problem.sentence
-    assert made({f"{name}_{name}_{name}": hint for name, hint in many.items()}).describe() == b""
+    assert Signature(with_parameters(TOO_MANY)).describe() == b""
+
+
+# Hidden parameters
+
+
+@pytest.mark.parametrize("function", HANDLERS, ids=lambda one: one.__name__)
+@given(arguments=st.one_of(VALUES, st.lists(VALUES, max_size=5), st.sampled_from(FITTING)))
+def test_hidden_names_are_announced_and_change_no_check(
+    function: Callable[..., Any], arguments: object
+) -> None:
+    signature = Signature(function)
+    hidden = signature.names[:2]
+    announced = signature.describe(hidden)
+    assert decode_shape(announced).hidden == list(hidden)
+    check, plain_check = argument_check(announced), argument_check(signature.describe())
+    assert check is not None
+    assert plain_check is not None
+    payload = msgpack.encode(arguments)
+    found, expected = check.misfit(payload), plain_check.misfit(payload)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert found.sentence == expected.sentence
+
+
+def test_a_long_signature_still_says_what_is_hidden() -> None:
+    names = list(MANY)
+    announced = Signature(with_parameters(MANY)).describe((names[0], names[-1]))
+    shape = decode_shape(announced)
+    assert len(announced) <= SIGNATURE_BYTES
+    assert [name for name, _, _ in shape.parameters] == names
+    assert shape.hidden == [names[0], names[-1]]
+
+
+def test_a_handler_that_cannot_say_what_it_hides_is_refused() -> None:
+    """Its tasks would be shown to operators as if nothing were hidden."""
+    app = App("shop")
+    with pytest.raises(InvalidHandler, match="the names of its 100 parameters") as caught:
+        app.handler("orders", hide=[next(iter(TOO_MANY))])(with_parameters(TOO_MANY))
+    assert "dataclass" in str(caught.value.remedy)
+    app.handler("orders")(with_parameters(TOO_MANY))  # without hidden ones it may be
+
+
+def test_shapes_of_older_workers_hide_nothing() -> None:
+    older = msgpack.encode(["f", [["a", "int", True]]])
+    assert decode_shape(older).hidden == []
+    check = argument_check(older)
+    assert check is not None
+    assert check.misfit(msgpack.encode([1])) is None
+    assert check.misfit(msgpack.encode(["x"])) is not None
+
+
+def test_older_peers_read_shapes_that_name_hidden_parameters() -> None:
+    """They know two fields, and skip the third."""
+
+    class OlderShape(msgspec.Struct, array_like=True, frozen=True):
+        function: str
+        parameters: list[tuple[str, Any, bool]]
+
+    read = msgpack.decode(Signature(plain).describe(("url",)), type=OlderShape)
+    assert read.function == "plain"
+    assert read.parameters[0] == ("url", "str", True)
 
 
 @pytest.mark.parametrize(

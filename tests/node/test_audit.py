@@ -9,9 +9,20 @@ import pytest
 
 from maitred.errors import MaitredError, PermissionDenied, Unauthenticated
 from maitred.protocol.access import CreateToken, Reload, RevokeToken, TokenCreated
-from maitred.protocol.tasks import ControlQueue, DeadLetters, Resize
+from maitred.protocol.messages import Status
+from maitred.protocol.queries import Workers
+from maitred.protocol.tasks import (
+    ControlQueue,
+    DamagedRows,
+    DeadLetters,
+    DeleteQueue,
+    PurgeTasks,
+    Queues,
+    Resize,
+)
+from maitred.security.users import GATEWAY
 from maitred.settings import Audit, User
-from tests.node.in_process import in_a_loop, until
+from tests.node.in_process import GATEWAY_SECRET, in_a_loop, until
 from tests.node.querying import SECONDS, queries, stage
 from tests.security.cheap import cheaply
 
@@ -53,7 +64,7 @@ async def test_logins_and_refusals(tmp_path: Path) -> None:
         assert [one["reason"] for one in logins if not one["allowed"]] == ["unauthenticated"]
         (refused,) = told(log, "workers")
         assert (refused["user"], refused["allowed"]) == ("ann", False)
-        assert "'admin'" in refused["reason"]
+        assert "'read'" in refused["reason"]
         text = (log / "shard-0.jsonl").read_text()
         assert SECRET not in text
         assert "a guess" not in text
@@ -83,9 +94,13 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             ControlQueue(*at, "show"),
             DeadLetters(*at, "drop", [1, 2]),
             DeadLetters(*at, "list"),
+            DamagedRows(*at, "retry", [("dead", 1)], body=SECRET.encode()),
+            DeleteQueue(*at[:1], "other", *at[2:], force=True),
             here.workers("offline", "ant"),
             here.workers(),
             here.describe(),
+            Queues(0, 0),
+            Status(0, 0),
             queries("cancel", user="ann"),
             queries(),
             RevokeToken(0, 0, created.id),
@@ -103,6 +118,8 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             ("control pause", name, {"reason": "a bad release", "of_user": "boss"}),
             ("control set", name, {"settings": {"rate_per_second": 5}, "of_user": "boss"}),
             ("dead drop", name, {"sequences": [1, 2], "partition": 0}),
+            ("damaged retry", name, {"rows": [["dead", 1]], "body_bytes": len(SECRET)}),
+            ("delete", "n/other", {"force": True}),
             ("workers offline", name, {"worker": "ant"}),
             ("queries cancel", None, {"filter": {"user": "ann", "most": 100}}),
             ("create token", None, {"of_user": "ann", "label": "ci", "seconds": 60.0}),
@@ -113,13 +130,50 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             assert (one["user"], one["allowed"], one.get("target")) == ("boss", True, target)
             assert one["from"].startswith("127.0.0.1:")
             assert {**one, **details} == one
-        looks = ("control show", "dead list", "workers list", "workers", "describe", "queries list")
+        looks = (
+            *("control show", "dead list", "workers list", "workers", "describe", "queries list"),
+            *("queues", "status", "list tasks", "show task"),
+        )
         for action in looks:
             assert not found(action)
         for number in range(shards):
             path = log / f"shard-{number}.jsonl"
             if path.exists():
                 assert created.text not in path.read_text()
+                assert SECRET not in path.read_text()
+
+
+@in_a_loop
+async def test_an_operator_who_is_no_admin_is_recorded_and_a_gateway_names_its_caller(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "audit"
+    users = USERS | {"olga": User(secret=cheaply(SECRET), permissions={"n": ["operate"]})}
+    async with stage(tmp_path, users=users, audit=audit(log)) as here:
+        boss, olga = await here.client("boss", SECRET), await here.client("olga", SECRET)
+        gateway = await here.client(GATEWAY, GATEWAY_SECRET)
+        await boss.request(here.add(), SECONDS)
+        at = ("n", here.queue, 1, 0, 0)
+        forged: dict[str, Any] = {"user": "ann", "source": "10.0.0.9:1"}
+        for client in (olga, gateway):
+            await do(client, ControlQueue(*at, "pause", **forged))
+            await do(client, ControlQueue(*at, "show", **forged))
+            await do(client, Workers(*at, "online", "ant", **forged))
+            await do(client, Resize(*at, 1, 1, **forged))
+            await do(client, PurgeTasks(*at, "waiting", **forged))
+            await boss.request(here.add(), SECONDS)
+        await until(lambda: len(told(log, "purge waiting")) == 2)
+        for action in ("control pause", "workers online", "resize", "purge waiting"):
+            own, named = told(log, action)
+            assert own["user"] == "olga"
+            assert own["from"].startswith("127.0.0.1:")
+            assert (named["user"], named["from"]) == ("ann", "10.0.0.9:1")
+        assert not told(log, "control show")
+        with pytest.raises(PermissionDenied, match="'admin'"):
+            await olga.request(DamagedRows(*at, "retry", [("dead", 1)], body=b"mine"), SECONDS)
+        await until(lambda: bool(told(log, "damaged")))
+        (refused,) = told(log, "damaged")
+        assert (refused["user"], refused["allowed"]) == ("olga", False)
 
 
 @in_a_loop

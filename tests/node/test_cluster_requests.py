@@ -14,7 +14,7 @@ from maitred.membership.homes import ClusterHomes
 from maitred.membership.table import TableState
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 from maitred.node import cluster_requests
-from maitred.node.audited import tell_of_request
+from maitred.node.audited import OF_OPERATORS, tell_of_request
 from maitred.node.cluster_requests import ClusterRequests, KnownMember
 from maitred.protocol.cluster import (
     ClusterDescription,
@@ -341,10 +341,10 @@ def test_draining_is_recorded_and_looking_is_not() -> None:
             recorded.append((action, fields))
 
     class Origin:
-        user, source = "boss", "10.0.0.9:1"
+        user, source, is_gateway = "boss", "10.0.0.9:1", False
 
     for message in (DescribeCluster(0, 0), DrainNode(0, 0, "node-1", drain=False)):
-        assert message.permission == "admin"
+        assert message.permission in OF_OPERATORS
         tell_of_request(cast("AuditLog", Audit()), message, cast("RequestOrigin", Origin()))
     ((action, fields),) = recorded
     assert action == "drain node"

@@ -29,6 +29,7 @@ USERS = {
     "bob": User(secret=cheaply("b"), permissions={"n": ["admin"], "m": ["query"]}),
     "carol": User(secret=cheaply("c"), permissions={"n": ["query"]}),
     "dora": User(secret=cheaply("d"), permissions={"n": ["work"]}),
+    "rita": User(secret=cheaply("r"), permissions={"n": ["read"], "m": ["operate", "reveal"]}),
 }
 
 
@@ -136,6 +137,38 @@ async def test_who_asks_sees_what_he_looks_after(tmp_path: Path) -> None:
                 await client.request(queries(), SECONDS)
         with pytest.raises(PermissionDenied):
             await dora.request(watch(), SECONDS)
+
+
+@in_a_loop
+async def test_who_reads_sees_no_text_and_cancels_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path, users=USERS) as one:
+        alice, rita = await one.client("alice", "a"), await one.client("rita", "r")
+        carol = await one.client("carol", "c")
+        rows = [row(1, "n"), row(2, "m")]
+        for each in rows:
+            each.error = "ValueError: no such card"
+        table = asyncio.ensure_future(reporting(alice, rows, orders=5))
+        own = asyncio.ensure_future(reporting(carol, rows, OTHER, orders=2))
+        await until(lambda: known(one) == 2)
+        forged = Queries(0, 0, "list", within=None, revealed=None, user="alice")
+        for message in (queries(), forged):
+            found = await rita.request(message, SECONDS)
+            assert isinstance(found, QueriesFound)
+            told = {(each.user, each.namespace): (each.query, each.error) for each in found.rows}
+            assert told == {
+                ("alice", "n"): ("", "ValueError"),
+                ("alice", "m"): ("select", "ValueError: no such card"),
+                ("carol", "n"): ("", "ValueError"),
+            }
+        await own
+        with pytest.raises(PermissionDenied, match="'operate' in the namespace 'n'"):
+            await rita.request(queries("cancel", namespace="n"), SECONDS)
+        found = await rita.request(queries("cancel"), SECONDS)
+        assert isinstance(found, QueriesFound)
+        orders = await table
+        assert [(order.action, order.filter.namespace) for order in orders[-1:]] == [
+            ("cancel", "m")
+        ]
 
 
 @in_a_loop

@@ -287,6 +287,70 @@ async def test_later_ones_are_as_few_as_have_so_many_bytes(engine: Engine) -> No
 
 
 @awaited
+async def test_later_tasks_in_pages_over_equal_moments(engine: Engine) -> None:
+    exact = 1_800_000_000.123_456_7
+    dues = {1: 7.5, 2: 0.1, 3: 7.5, 4: exact, 5: 7.5, 6: 0.1 + 0.2, 7: exact}
+    order = [
+        (due, number) for number, due in sorted(dues.items(), key=lambda one: (one[1], one[0]))
+    ]
+    async with opened(engine) as store:
+        for key in (KEY, OTHER):
+            await acquire(store, key)
+        await write(store, KEY, 1, later=[later(*one) for one in dues.items()])
+        await write(store, OTHER, 1, later=[later(8, 7.5)])
+        for most in (1, 2, 3, 7, 8):
+            found: list[tuple[float, int]] = []
+            after = 0.0, 0
+            while page := await store.later_after(KEY, after, most, ANY_SIZE):
+                assert len(page) == min(most, len(order) - len(found))
+                found += [(task.due, task.sequence) for task in page]
+                after = found[-1]
+            assert found == order
+        assert await store.later_after(KEY, (7.5, 1), 2, ANY_SIZE) == [later(3, 7.5), later(5, 7.5)]
+        # A place at which no task is: that of a task of another partition, for one.
+        assert await store.later_after(KEY, (7.5, 2**63 - 1), 1, ANY_SIZE) == [later(4, exact)]
+        assert await store.later_after(KEY, (7.5, 0), 1, ANY_SIZE) == [later(1, 7.5)]
+        assert await store.later_after(KEY, (0.0, 0), 0, ANY_SIZE) == []
+        assert await store.later_after(KEY, (0.0, 0), -1, ANY_SIZE) == []
+        assert await store.later_after(THIRD, (0.0, 0), 9, ANY_SIZE) == []
+
+
+@awaited
+async def test_pages_of_later_tasks_go_on_though_some_are_gone(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        await write(store, KEY, 1, later=[later(number, 5.0) for number in range(1, 7)])
+        first = await store.later_after(KEY, (0.0, 0), 2, ANY_SIZE)
+        assert [task.sequence for task in first] == [1, 2]
+        # The last of the page goes, and the next; one moves to the end; a new one is due before.
+        await write(store, KEY, 1, later_gone=[2, 3], later=[later(4, 9.0), later(7, 4.0)])
+        rest = await store.later_after(KEY, (5.0, 2), 9, ANY_SIZE)
+        assert [(task.due, task.sequence) for task in rest] == [(5.0, 5), (5.0, 6), (9.0, 4)]
+
+
+@awaited
+async def test_a_page_of_later_tasks_is_as_small_as_has_so_many_bytes(engine: Engine) -> None:
+    sizes = {1: 100, 2: 50, 3: 1, 4: 500_000}
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        waiting = [later(number, 9.0 - number, bytes(size)) for number, size in sizes.items()]
+        await write(store, KEY, 1, later=waiting)
+
+        async def read(after: tuple[float, int], most: int, most_bytes: int) -> list[int]:
+            found = await store.later_after(KEY, after, most, most_bytes)
+            return [task.sequence for task in found]
+
+        start = 0.0, 0
+        assert await read(start, 9, 0) == await read(start, 9, 500_000) == [4]
+        assert await read(start, 9, 500_001) == [4, 3]
+        assert await read((5.0, 4), 9, 51) == [3, 2]
+        assert await read((5.0, 4), 9, 52) == [3, 2, 1]
+        assert await read((5.0, 4), 1, 52) == [3]  # what is reached first
+        assert await read((6.0, 3), 9, 1) == [2]  # however large it is
+        assert await read((8.0, 1), 9, 52) == []
+
+
+@awaited
 async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
     async with opened(engine) as store:
         await acquire(store, KEY)

@@ -171,7 +171,10 @@ async def test_no_read_scans_or_sorts(location: str) -> None:
     ):
         await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
         await connection.execute("SET plan_cache_mode = force_generic_plan")
-        for name in ("segments", "segments_around", "later", "dead", "result", "forget_results"):
+        for name in (
+            *("segments", "segments_around", "later", "later_after", "later_after_heads", "dead"),
+            *("result", "forget_results"),
+        ):
             count = max(n for n in range(1, 6) if f"${n}" in statements("postgres")[name])
             await connection.execute(f"PREPARE q AS {statements('postgres')[name]}")
             ones = ", ".join(["1"] * count)
@@ -179,6 +182,10 @@ async def test_no_read_scans_or_sorts(location: str) -> None:
             await connection.execute("DEALLOCATE q")
             assert "Seq Scan" not in plan, plan
             assert "Sort" not in plan or name == "segments_around", plan  # of five at most
+            # Whole, so that a page begins at its place among a million tasks of one moment.
+            place = "ROW(due, sequence) > ROW("
+            assert (place in plan) is (name in {"later_after", "later_after_heads"}), plan
+            assert all(place not in step for step in plan.splitlines() if "Filter" in step), plan
 
 
 def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: ANN401

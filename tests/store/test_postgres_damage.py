@@ -48,6 +48,10 @@ async def read(store: Any) -> list[list[tuple[int, bool]]]:  # noqa: ANN401
     return [
         [(one.segment.first, bool(one.segment.body)) for one in segments],
         [(one.sequence, bool(one.body)) for one in await store.later(KEY, 9.0, 9, ANY_SIZE)],
+        [
+            (one.sequence, bool(one.body))
+            for one in await store.later_after(KEY, (0.0, 0), 9, ANY_SIZE)
+        ],
         [(one.sequence, bool(one.body)) for one in await store.dead(KEY, -1, 9)],
     ]
 
@@ -70,17 +74,17 @@ async def test_rows_that_the_server_cannot_read_are_told_and_the_others_are_read
         connection = await asyncpg.connect(location)
         await connection.execute(BROKEN)
         await connection.close()
-        assert await read(store) == [[(1, True), (2, False), (3, True)]] * 3
+        assert await read(store) == [[(1, True), (2, False), (3, True)]] * 4
         (around,) = await store.segments_around(KEY, 2)
         assert (around.segment.first, around.segment.body) == (2, b"")
         # What can be read no more cannot be deleted either: it is set aside where it is.
         aside = [damaged("segment", 2, 2), damaged("later", 2, 2, b""), damaged("dead", 2, 2, b"")]
         assert await write(store, KEY, 1, segments_gone=[gone(rows[1])], damaged=aside)
-        assert await read(store) == [[(1, True), (3, True)]] * 3
+        assert await read(store) == [[(1, True), (3, True)]] * 4
         assert await store.segments_around(KEY, 2) == []
         assert len(await store.damaged(KEY, BEFORE, 9)) == 3
         kept = await store.damaged_one(KEY, "later", 2)
         assert kept is not None
         assert kept.body == b""
         assert await write(store, KEY, 1, damaged_gone=[("segment", 2)])
-        assert await read(store) == [[(1, True), (3, True)]] * 3
+        assert await read(store) == [[(1, True), (3, True)]] * 4

@@ -7,8 +7,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +23,10 @@ from maitred.matching.records import Changes
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_errors import translated
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import ANY_SIZE, KEY, acquire, everything, segment, write
+from tests.store.samples import ANY_SIZE, KEY, acquire, everything, later, segment, write
+
+if TYPE_CHECKING:
+    from maitred.matching.records import Later
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -152,6 +156,27 @@ async def test_a_file_that_others_hold_for_a_moment(tmp_path: Path) -> None:
         blocker.execute("COMMIT")
         blocker.close()
         assert await waiting == []
+
+
+@awaited
+async def test_a_page_of_delayed_tasks_names_those_that_cannot_be_read(tmp_path: Path) -> None:
+    exact = 1_800_000_000.123_456_7
+    async with opened(Sqlite(tmp_path)) as store:
+        await acquire(store, KEY)
+        rows = [later(number, exact, b"body") for number in range(1, 6)]
+        await write(store, KEY, 1, later=rows)
+    with closing(sqlite3.connect(tmp_path / "tasks-0.db")) as connection, connection:
+        connection.execute("UPDATE later SET body = x'00' WHERE sequence = 2")
+    rows[1] = later(2, exact, b"")
+    async with opened(Sqlite(tmp_path)) as store:
+        for most in (1, 2, 9):
+            found: list[Later] = []
+            after = 0.0, 0
+            while page := await store.later_after(KEY, after, most, ANY_SIZE):
+                found += page
+                after = page[-1].due, page[-1].sequence
+            assert found == rows
+        assert await store.later_after(KEY, (exact, 1), 9, 1) == rows[1:3]
 
 
 @awaited

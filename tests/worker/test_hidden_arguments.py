@@ -12,6 +12,8 @@ from msgspec import msgpack
 
 from maitred import App
 from maitred.errors import InvalidArgument, TaskFailed, UnknownChoice
+from maitred.protocol.handler_shapes import decode_shape
+from maitred.protocol.queries import Attend
 from maitred.worker import outcomes
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop
@@ -206,3 +208,24 @@ def test_hide_is_checked_where_it_is_written() -> None:
     async def charge__(card: str) -> None: ...
 
     assert charge__.options(retries=0).hidden is charge__.hidden is not None
+
+
+@in_a_loop
+async def test_a_worker_announces_what_each_handler_hides() -> None:
+    """So that the node can show operators the other arguments, also of tasks by HTTP."""
+    app = Till().app
+
+    def shared(card: str, order: int) -> None: ...
+
+    app.handler("hides-one", hide=["card"])(shared)
+    app.handler("hides-all", hide=["order", "card"])(shared)
+    app.handler("hides-nothing")(shared)
+    async with FakeNode() as node, a_worker(node, app):
+        await node.until(lambda: {one.queue for one in node.heard(Attend)} == app.handlers.keys())
+        announced = {one.queue: decode_shape(one.signature) for one in node.heard(Attend)}
+    names = ["card", "order"]
+    expected = {"hides-one": ["card"], "hides-all": names, "hides-nothing": []}
+    assert {queue: shape.hidden for queue, shape in announced.items()} == {
+        queue: expected.get(queue, ["card"]) for queue in app.handlers
+    }
+    assert [name for name, _, _ in announced["hides-all"].parameters] == names

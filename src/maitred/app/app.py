@@ -129,7 +129,7 @@ class App:
         them.
 
         `selection` is how partitions are picked, if the queue has several. `hide` names parameters
-        whose values stay out of logs and of the texts of failures.
+        whose values stay out of logs, of the texts of failures, and of all that operators see.
         """
         of = QueueId(self.namespace, queue, TASKS)
         wanted = conditions(options)

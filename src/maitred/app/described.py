@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import inspect
 
-from maitred.client.shapes import HandlerShape, argument_check, encode_shape
+from maitred.client.shapes import argument_check
+from maitred.errors import InvalidHandler
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.queries import SIGNATURE_BYTES
 
 if TYPE_CHECKING:
@@ -45,18 +47,28 @@ _LISTS: Final = (
 )
 
 
-def described(function: str, parameters: Sequence[tuple[str, Any, bool]]) -> bytes:
-    """Describe names, types and optionality of the parameters in at most `SIGNATURE_BYTES`.
+def described(
+    function: str, parameters: Sequence[tuple[str, Any, bool]], hidden: Sequence[str] = ()
+) -> bytes:
+    """Describe names, types and optionality of the parameters, and which of them are `hidden`, in
+    at most `SIGNATURE_BYTES`.
 
     Returns an empty shape if the names alone need more: such a handler is taken to accept any
-    arguments.
+    arguments. One that hides some of them is refused with `InvalidHandler` instead: what is hidden
+    has to be known wherever operators look at its tasks.
     """
     infos = [(name, inspect.type_info(hint), required) for name, hint, required in parameters]
     for depth in (*DEPTHS, 0):
         told = [(name, _told(info, depth), required) for name, info, required in infos]
-        shape = encode_shape(HandlerShape(function, told))
+        shape = encode_shape(HandlerShape(function, told, list(hidden)))
         if len(shape) <= SIGNATURE_BYTES and argument_check(shape) is not None:
             return shape
+    if hidden:
+        raise InvalidHandler(
+            f"{function} cannot be a handler that hides parameters: the names of its "
+            f"{len(infos)} parameters need more than {SIGNATURE_BYTES:,} bytes.",
+            remedy="Give it fewer parameters: one dataclass or Struct instead of many values.",
+        )
     return b""
 
 

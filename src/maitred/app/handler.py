@@ -15,6 +15,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from maitred.app.options import (
     Options,
@@ -79,7 +80,11 @@ class Handler(Generic[Parameters, Result, Called]):
         self.id = queue
         self.queue = queue.queue
         self.signature = signature
-        self.conditions = wanted
+        self.hidden = hidden_parameters(signature.names, hide, signature.name, signature.defaults)
+        """The parameters whose values stay out of logs and failures, and that no operator may see;
+        None if there are none."""
+        places = () if self.hidden is None else self.hidden.places
+        self.conditions = replace(wanted, terms=replace(wanted.terms, hidden=places))
         self.selection = selection
         self.is_async = signature.is_async
         self._write = signature.write
@@ -89,8 +94,8 @@ class Handler(Generic[Parameters, Result, Called]):
         """Whether its queries may be run again on another worker."""
         self.do_not_queue = do_not_queue
         self.require_worker = require_worker
-        self.hidden = hidden_parameters(signature.names, hide, signature.name, signature.defaults)
-        """The parameters whose values stay out of logs and failures; None if there are none."""
+        if self.hidden is not None:
+            self.describe()  # a handler whose hidden parameters cannot be announced is refused here
         self._querying: QueryGateway | None = None
         functools.update_wrapper(self, signature.function)
 
@@ -224,13 +229,19 @@ class Handler(Generic[Parameters, Result, Called]):
             )
         return Task(self.app, queue, partition, sequence, self._read_result)
 
+    def describe(self) -> bytes:
+        """Return the shape of its parameters (`client/shapes.py`), as its workers announce it."""
+        hidden = () if self.hidden is None else self.hidden.places
+        names = self.signature.names
+        return self.signature.describe(tuple(names[place] for place in hidden))
+
     @property
     def sync(self) -> SyncHandler[Parameters, Result]:
         """The same handler for synchronous code."""
         return SyncHandler(self)
 
     async def _check(self, adding: EnqueueBatches, payloads: list[bytes]) -> None:
-        await adding.check(payloads, self.signature.describe(), require_worker=self.require_worker)
+        await adding.check(payloads, self.describe(), require_worker=self.require_worker)
 
     async def _begin_adding(self) -> EnqueueBatches:
         session = await self.app.session()

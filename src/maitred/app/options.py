@@ -74,6 +74,7 @@ def conditions(options: Mapping[str, object], base: Conditions | None = None) ->
             longest,
             _seconds("timeout", options.get("timeout", terms.timeout)),
             _seconds("retention", options.get("retention", terms.retention)),
+            terms.hidden,
         ),
     )
 

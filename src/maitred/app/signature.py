@@ -103,7 +103,8 @@ class Signature:
         self._parameters = [
             (one.name, hints.get(one.name, Any), one.default is one.empty) for one in parameters
         ]
-        self._described: bytes | None = None
+        self._described: dict[tuple[str, ...], bytes] = {}
+        """Shapes by the hidden parameters: handlers of several queues may share a function."""
         for name, hint, _ in self._parameters:
             self._check(hint, f"parameter {name!r}")
         self._check(result, "result")
@@ -205,12 +206,13 @@ class Signature:
     def _misfit(self, problem: Exception) -> InvalidArguments:
         return misfit(problem, self.name, self.names, self._required)
 
-    def describe(self) -> bytes:
-        """Return the shape of the parameters (`client/shapes.py`); empty if any arguments are
-        accepted."""
-        if self._described is None:
-            self._described = described(self.name, self._parameters)
-        return self._described
+    def describe(self, hidden: tuple[str, ...] = ()) -> bytes:
+        """Return the shape of the parameters (`client/shapes.py`), with the names of those that a
+        handler hides; empty if any arguments are accepted."""
+        shape = self._described.get(hidden)
+        if shape is None:
+            shape = self._described[hidden] = described(self.name, self._parameters, hidden)
+        return shape
 
     # Results
 

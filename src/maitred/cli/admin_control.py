@@ -11,9 +11,10 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import ROOT, with_suggestion
+from maitred.cli.admin_ask import with_suggestion
 from maitred.cli.admin_names import label, queue_argument
 from maitred.cli.output import counted, cut, json_option, print_json, shortened
+from maitred.client.answers import ROOT
 from maitred.errors import InvalidArgument, UnknownQueue
 
 if TYPE_CHECKING:

@@ -12,18 +12,19 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import each_partition, print_unreachable, unreachable
+from maitred.cli.admin_ask import print_unreachable, unreachable
 from maitred.cli.admin_names import RowId, label, queue_argument
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import json_option, print_fact, print_json, print_table
 from maitred.cli.selection import check_selection, confirm, ids_arguments, yes_option
+from maitred.client.answers import each_partition
 from maitred.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.cli.address import AskedNode
-    from maitred.cli.admin_ask import Answers
+    from maitred.client.answers import Answers
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DamagedRow, DamagedRowsFound
     from maitred.routing.names import QueueId

@@ -10,7 +10,7 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import Silent, print_unreachable, unreachable
+from maitred.cli.admin_ask import print_unreachable, unreachable
 from maitred.cli.admin_letters import (
     Action,
     LetterCounts,
@@ -33,6 +33,7 @@ from maitred.cli.output import (
     print_table,
 )
 from maitred.cli.selection import check_selection, confirm, ids_arguments, yes_option
+from maitred.client.answers import Silent
 from maitred.errors import InvalidArgument, MaitredError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import ROOT
 from maitred.cli.admin_names import label, queue_argument
 from maitred.cli.output import json_option, print_json
 from maitred.cli.selection import confirm, yes_option
+from maitred.client.answers import ROOT
 
 if TYPE_CHECKING:
     from maitred.cli.address import AskedNode

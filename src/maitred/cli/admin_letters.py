@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from maitred.cli.admin_ask import Silent, each, each_partition
 from maitred.cli.admin_names import LetterId
+from maitred.client.answers import Silent, each, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

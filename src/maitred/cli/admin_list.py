@@ -15,18 +15,11 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import (
-    UNREACHABLE,
-    Answers,
-    Silent,
-    each,
-    each_node,
-    print_unreachable,
-    unreachable,
-)
+from maitred.cli.admin_ask import UNREACHABLE, print_unreachable, unreachable
 from maitred.cli.admin_names import TASKS, label
 from maitred.cli.admin_totals import DescribedQueue, QueueTotals, describe_all, describe_root
 from maitred.cli.output import json_option, print_json, print_table, row_of
+from maitred.client.answers import Answers, Silent, each, each_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

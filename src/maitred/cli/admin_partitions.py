@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import click
 
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import ROOT, described
 from maitred.cli.admin_names import label, queue_argument
 from maitred.cli.output import json_option, print_json
+from maitred.client.answers import ROOT, described
 from maitred.errors import UnknownQueue
 from maitred.routing.counts import PartitionCounts
 

@@ -1,16 +1,16 @@
 """A task's payload, made readable: msgpack as JSON, anything else as hexadecimal digits.
 
-Payloads are the user's. They may hold values that JSON cannot express (bytes, times, keys that are
-not text, NaN), and characters that would move the cursor of a terminal; neither may keep a person
-from seeing the rest.
+Payloads are the user's. They may hold values that JSON cannot express (`client/plain_values.py`),
+and characters that would move the cursor of a terminal; neither may keep a person from seeing the
+rest.
 """
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from maitred.cli.output import json_text
+from maitred.client.plain_values import plain_body
 
 if TYPE_CHECKING:
     from maitred.protocol.tasks import Failure
@@ -31,11 +31,9 @@ class Encoded(NamedTuple):
 
 def payload_of(payload: bytes) -> Encoded:
     """Decode the msgpack of a task's arguments; show other bytes in hexadecimal."""
-    from msgspec import DecodeError, msgpack
-
     try:
-        return Encoded(_plain(msgpack.decode(payload)), "msgpack")
-    except (DecodeError, ValueError, TypeError, OverflowError, RecursionError):
+        return Encoded(plain_body(payload), "msgpack")
+    except ValueError:
         return Encoded(payload.hex(" "), "hex")
 
 
@@ -50,23 +48,6 @@ def failure_of(body: bytes) -> Failure | None:
     except (DecodeError, ValueError, RecursionError):
         return None
     return Failure(*map(_printable, (failure.kind, failure.message, failure.traceback)))
-
-
-def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else str(_plain(key)): _plain(one)
-            for key, one in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, bytes | bytearray):
-        return f"bytes {bytes(value).hex()}" if value else "bytes"
-    return str(value)
 
 
 def _printable(text: str) -> str:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import click
 
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import ROOT, Silent, each_partition, print_unreachable, unreachable
+from maitred.cli.admin_ask import print_unreachable, unreachable
 from maitred.cli.admin_control import reason_option
 from maitred.cli.admin_names import label, queue_argument
 from maitred.cli.admin_totals import describe_root
 from maitred.cli.output import counted, json_option, print_json
 from maitred.cli.selection import confirm, yes_option
+from maitred.client.answers import ROOT, Silent, each_partition
 from maitred.errors import InvalidArgument, MaitredError
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import click
 
-from maitred.cli.admin_ask import Silent, each_node, print_unreachable, unreachable
+from maitred.cli.admin_ask import print_unreachable, unreachable
 from maitred.cli.admin_names import sequence_number
 from maitred.cli.output import shortened
+from maitred.client.answers import Silent, each_node
 from maitred.errors import InvalidArgument, UnknownQuery
 
 if TYPE_CHECKING:

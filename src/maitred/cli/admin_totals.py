@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from maitred.cli.admin_ask import ROOT, Answers, described, each, with_suggestion
+from maitred.cli.admin_ask import with_suggestion
+from maitred.client.answers import ROOT, Answers, described, each
 from maitred.errors import UnknownQueue
 
 if TYPE_CHECKING:

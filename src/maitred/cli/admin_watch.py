@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import Answers, Silent, each, print_unreachable
+from maitred.cli.admin_ask import print_unreachable
 from maitred.cli.admin_list import all_queues, paged, queue_rows, queue_told
 from maitred.cli.admin_names import label, queue_id
 from maitred.cli.admin_totals import DescribedQueue, describe_all, describe_root
 from maitred.cli.output import json_option, print_table
 from maitred.cli.watching import watch
+from maitred.client.answers import Answers, Silent, each
 
 if TYPE_CHECKING:
     from maitred.cli.address import AskedNode

@@ -14,7 +14,7 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import Silent, each, print_unreachable, unreachable
+from maitred.cli.admin_ask import print_unreachable, unreachable
 from maitred.cli.admin_names import label, queue_id
 from maitred.cli.admin_worker_ask import (
     SESSION_LETTERS,
@@ -25,6 +25,7 @@ from maitred.cli.admin_worker_ask import (
 )
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import json_option, print_json, print_table
+from maitred.client.answers import Silent, each
 from maitred.errors import UnknownWorker
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from maitred.cli.admin_ask import ROOT, Silent, each, with_suggestion
+from maitred.cli.admin_ask import with_suggestion
 from maitred.cli.admin_list import all_queues
 from maitred.cli.admin_names import TASKS, label
+from maitred.client.answers import ROOT, Silent, each
 from maitred.errors import InvalidArgument, UnknownQueue, UnknownWorker
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from maitred.cli.address import node_options
-from maitred.cli.admin_ask import UNREACHABLE, Silent
+from maitred.cli.admin_ask import UNREACHABLE
 from maitred.cli.output import json_option, print_json, print_table
+from maitred.client.answers import Silent
 
 if TYPE_CHECKING:
     from maitred.cli.address import AskedNode

@@ -27,10 +27,13 @@ import msgspec
 from msgspec import Struct, msgpack
 
 from maitred.errors import InvalidArguments, NoHandlerFits, printable
+from maitred.protocol.handler_shapes import decode_shape
 from maitred.protocol.messages import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from maitred.protocol.handler_shapes import HandlerShape
 
 DEPTH_MAX: Final = 16
 """Types that are nested deeper count as `any`. Handlers announce less (`app/described.py`)."""
@@ -60,20 +63,6 @@ _TOO_FEW: Final = re.compile(r"Expected `array` of (?:at least )?length \d+(?: t
 _LITERALS: Final = (str, int, type(None))
 
 
-class HandlerShape(Struct, array_like=True, frozen=True):
-    """The parameters of one handler, as its worker announces them."""
-
-    function: str
-    parameters: list[tuple[str, Any, bool]]
-    """Name, type, and whether it has to be given; in order."""
-    hidden: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """Names of the parameters whose values no operator may see."""
-
-
-encode_shape: Final = msgpack.Encoder().encode
-_decode_shape: Final = msgpack.Decoder(HandlerShape).decode
-
-
 class ArgumentCheck:
     """Tries the arguments of tasks against one announced shape."""
 
@@ -100,7 +89,7 @@ class ArgumentCheck:
 def argument_check(announced: bytes) -> ArgumentCheck | None:
     """Make the check of an announced shape; None if it accepts anything, or is unknown."""
     try:
-        return ArgumentCheck(_decode_shape(announced)) if announced else None
+        return ArgumentCheck(decode_shape(announced)) if announced else None
     except (*UNREADABLE, TypeError, ValueError, msgspec.ValidationError):
         return None  # a newer or a faulty worker, which decides itself
 

@@ -231,7 +231,7 @@ class Gateway:
             raise self._nobody()
         return self.querying
 
-    def _node(self) -> AsyncClient:
+    def requester(self) -> AsyncClient:
         if self.client is None:
             raise self._nobody()
         return self.client
@@ -241,7 +241,7 @@ class Gateway:
         return Unavailable(f"The gateway has found no node yet{why}.", remedy="Try again later.")
 
     async def _introspect(self, text: str) -> Introspected:
-        return cast("Introspected", await self._node().request(Introspect(0, 0, text)))
+        return cast("Introspected", await self.requester().request(Introspect(0, 0, text)))
 
     async def add(
         self,
@@ -262,7 +262,7 @@ class Gateway:
         key = (namespace, queue, user)
         adding = self._addings.get(key)
         if adding is None:
-            client = self._node()
+            client = self.requester()
             view = QueueView(QueueId(namespace, queue, TASKS), "weighted", self.surroundings.random)
             if self._signatures is None:
                 self._signatures = SignatureLookup(client)
@@ -277,7 +277,7 @@ class Gateway:
         """Return the outcome of a task; None if it is not over within this many seconds."""
         message = Await(namespace, queue, TASKS, partition, 0, sequence)
         try:
-            answer = await self._node().request(message, max(seconds, PEEK_SECONDS))
+            answer = await self.requester().request(message, max(seconds, PEEK_SECONDS))
         except DeadlineExceeded:
             if self.is_ready:
                 return None
@@ -287,7 +287,7 @@ class Gateway:
     async def revoke(self, namespace: str, queue: str, partition: int, sequence: int) -> str:
         """Cancel a task; return the state that this led to."""
         message = Revoke(namespace, queue, TASKS, partition, 0, sequence)
-        return cast("Revoked", await self._node().request(message)).state
+        return cast("Revoked", await self.requester().request(message)).state
 
     async def describe(
         self, namespace: str, queue: str
@@ -306,4 +306,4 @@ class Gateway:
 
     async def _describe(self, namespace: str, queue: str, partition: int) -> PartitionDescription:
         message = Describe(namespace, queue, TASKS, partition, 0)
-        return cast("PartitionDescription", await self._node().request(message))
+        return cast("PartitionDescription", await self.requester().request(message))

@@ -57,6 +57,8 @@ class Claim(NamedTuple):
     """When the claim ends."""
     proof: bytes = b""
     revoked: bool = False
+    given_at: float = 0.0
+    """When the last owner gave it to the worker; 0: not known."""
 
     def is_of(self, holder: bytes) -> bool:
         """Return whether the claim is, or may be, that of this worker."""
@@ -273,6 +275,7 @@ class Attempts:
         if task.revoked:
             self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
+            self._own_tasks.note_attempt(task, "returned", b"", now)
             self._own_tasks.come_back(task, now)
 
     def _timed_out(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
@@ -394,6 +397,7 @@ class Attempts:
         self._own_tasks.lease_claimed(
             task, claim.holder, claim.proof, claim.worker, claim.until, now
         )
+        task.given_at = claim.given_at or now
         return True
 
     def claim_no_more(self, sequence: int, holder: bytes) -> None:
@@ -448,7 +452,13 @@ class Attempts:
         for one in sorted(told.attempts, key=_lease_seconds):
             until = told.at + one.lease_seconds
             self.claims[one.sequence] = Claim(
-                one.holder, one.worker, one.attempt, until, one.proof, one.revoked
+                one.holder,
+                one.worker,
+                one.attempt,
+                until,
+                one.proof,
+                one.revoked,
+                told.at - one.running_seconds if one.running_seconds else 0.0,
             )
 
     def running(self, now: float) -> list[RunningAttempt]:
@@ -469,6 +479,7 @@ class Attempts:
                 claim.proof,
                 claim.until - now,
                 claim.revoked,
+                now - claim.given_at if claim.given_at else 0.0,
             )
         for task in self._own_tasks.leases.values():
             found[task.sequence] = RunningAttempt(
@@ -479,6 +490,7 @@ class Attempts:
                 task.proof,
                 task.lease_until - now,
                 task.revoked,
+                now - task.given_at,
             )
         return [one for one in found.values() if one.lease_seconds > 0]
 

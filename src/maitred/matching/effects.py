@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from maitred.matching.attendance import Attendance
     from maitred.matching.backlog import Reading
     from maitred.matching.records import Damaged, Later
+    from maitred.matching.sighted_task import SightedTask
     from maitred.matching.slots import AllocatedSlot, SharedOffer, SlotRequest, WaitingOffer
     from maitred.matching.subscribers import IssuedPass
     from maitred.matching.task import QueueTask, Ticket, Token
@@ -195,6 +196,13 @@ class TellRevoked(NamedTuple):
     state: Revocation
 
 
+class TellSighting(NamedTuple):
+    """Answer an operator who asks for one task."""
+
+    token: Token
+    sighting: SightedTask
+
+
 class SetAside(NamedTuple):
     """Count and log a row that cannot be read and was set aside."""
 
@@ -312,6 +320,7 @@ Effect = (
     | Tell
     | RefuseToTell
     | TellRevoked
+    | TellSighting
     | SetAside
     | Beat
     | Buried

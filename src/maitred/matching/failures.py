@@ -38,5 +38,14 @@ def kind_of(body: bytes) -> str:
     return _clip(kind, _SHOWN_BYTES)
 
 
+def message_of(body: bytes, letters: int) -> str:
+    """Return the message of a failure as a worker reported it, cut to so many characters."""
+    try:
+        _, message, *_ = _decode(body)
+    except (DecodeError, UnicodeDecodeError, ValueError):
+        return ""
+    return message if len(message) <= letters else message[: letters - 1] + "…"
+
+
 def _clip(text: str, size: int) -> str:
     return text.encode()[:size].decode(errors="ignore")

@@ -28,8 +28,9 @@ HORIZON_SECONDS = 60.0
 MARGIN_SECONDS = 10.0
 """How long before `known_until` the next tasks are read."""
 
-ROW_BYTES = 128
-"""Most bytes that the row of a task has besides its payload and its failure."""
+ROW_BYTES = 192
+"""Most bytes that the row of a task has besides its payload, its failure and the notes about its
+attempts."""
 
 Entry = tuple[float, int, "QueueTask"]
 
@@ -206,7 +207,7 @@ class LaterTasks:
     def read_bytes(self, in_memory: Iterable[QueueTask]) -> int:
         """Return how many bytes of bodies to read: tasks in memory are found again."""
         known = sum(
-            len(task.payload) + len(task.failure) + ROW_BYTES
+            len(task.payload) + len(task.failure) + len(task.past) + ROW_BYTES
             for task in in_memory
             if task.later_stored
         )

@@ -398,6 +398,8 @@ class Ledger:
                 task.terms,
                 task.payload,
                 task.failure,
+                task.by,
+                task.past,
             )
             for task in tasks
         ]
@@ -435,7 +437,9 @@ class Ledger:
             tasks.update((task.sequence, task) for task in later)
             letters += len(pending.dead)
             size += rows_bytes(pending.dead, pending.results.values())
-        size += sum(len(task.payload) + len(task.failure) for task in tasks.values())
+        size += sum(
+            len(task.payload) + len(task.failure) + len(task.past) for task in tasks.values()
+        )
         size += TASK_BYTES * len(tasks)
         return StoredUse(len(tasks) + letters, size)
 

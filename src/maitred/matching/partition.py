@@ -14,6 +14,7 @@ A partition is made of parts, which its callers use directly:
 | `tree` | the parent partition and the children | moves tasks and offers up and down |
 | `store_replies`, `damaged_rows` | the shell | takes in what was read and committed |
 | `purge` | operators | drops tasks that wait |
+| `lists` | operators | lists tasks, and finds one |
 | `own_tasks` | the other parts | every change of a task: lease, retry, end |
 
 Methods take the loop's time and append effects to `effects`. The shell that drives the partition
@@ -45,6 +46,7 @@ from maitred.matching.store_replies import StoreReplies
 from maitred.matching.stored_tasks import StoredTasks
 from maitred.matching.subscriptions import Subscriptions
 from maitred.matching.task_intake import TaskIntake
+from maitred.matching.task_lists import TaskLists
 from maitred.matching.task_results import TaskResults
 from maitred.matching.task_transitions import OwnTasks
 from maitred.matching.tree_forwarding import TreeForwarding
@@ -95,6 +97,7 @@ class Partition(PartitionState):
             results=results,
         )
         self.purge = QueuePurge(self, own_tasks, store_replies, results)
+        self.lists = lists = TaskLists(self, attempts)
         self.stored_tasks = StoredTasks(
             self,
             own_tasks=own_tasks,
@@ -103,6 +106,7 @@ class Partition(PartitionState):
             attempts=attempts,
             store_replies=store_replies,
             damaged_rows=damaged_rows,
+            lists=lists,
         )
 
     def __repr__(self) -> str:
@@ -176,6 +180,7 @@ class Partition(PartitionState):
         by now runs; tasks that wait at the parent come back."""
         self.controls = controls
         self.settings = effective(self.configured, controls)
+        self.limit_history()
         self.share_rate(now)
         self.matcher.limit_to(self.rate_limit)
         self.tree.limit_to(self.rate_limit)

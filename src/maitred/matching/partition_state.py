@@ -21,6 +21,7 @@ from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.secret_tokens import SecretTokens
 from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.store_health import StoreHealth
+from maitred.matching.task_history import EndedTasks, no_history
 from maitred.matching.task_memory import TaskMemory
 from maitred.matching.tasks_away import TasksAway
 from maitred.matching.tickets import Tickets
@@ -82,11 +83,14 @@ class PartitionState:
     """What the last owner told this one; None if it told nothing."""
     controls: QueueControls = NO_CONTROLS
     """What operators have changed while the queue runs."""
+    ended_tasks: EndedTasks = field(default_factory=no_history)
+    """Tasks that ended lately; they outlive this state on its shard."""
 
     def __post_init__(self) -> None:
         self.configured = self.settings
         """The settings without those that were set live."""
         self.settings = effective(self.configured, self.controls)
+        self.limit_history()
         key, settings, acquired = self.key, self.settings, self.acquired
         children = settings.forwarding.children
         self.parent = parent(key.partition, children) if self.forwards else None
@@ -120,6 +124,11 @@ class PartitionState:
         self.share_rate(self.loaded_at)
         for quota in self.quotas:
             quota.join(self.ledger)
+
+    def limit_history(self) -> None:
+        """Keep as many tasks that are over, and for as long, as the present settings say."""
+        history = self.settings.history
+        self.ended_tasks.limit_to(history.tasks, history.seconds)
 
     def share_rate(self, now: float) -> None:
         """Set the partition's share of the rate, by the present settings and counts."""

@@ -39,9 +39,12 @@ ROW_BYTES: Final = 64
 """Bytes that a stored row counts besides its body: keys, index entries and page headers take about
 as much. Without them a million rows with empty bodies would count as nothing."""
 
-TASK_BYTES: Final = ROW_BYTES + 96
-"""The most that a task takes in the store besides its payload and its failure: a row of its own and
-the rest of its record. In a segment with others it takes less."""
+BY_LETTERS: Final = 64
+"""Characters of `Record.by`: most names and addresses are shorter, and every stored task has it."""
+
+TASK_BYTES: Final = ROW_BYTES + 96 + BY_LETTERS
+"""The most that a task takes in the store besides its payload, its failure and the notes about its
+attempts: a row of its own and the rest of its record. In a segment with others it takes less."""
 
 
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
@@ -89,6 +92,10 @@ class Record(Struct, array_like=True, gc=False):
     payload: bytes
     failure: bytes = b""
     """Why the last attempt failed, as its worker encoded it."""
+    by: str = ""
+    """User who added the task, and the address from which it came."""
+    past: bytes = b""
+    """Notes about the attempts that are over, for the history of the task."""
 
 
 class Segment(NamedTuple):

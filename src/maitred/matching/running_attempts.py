@@ -25,6 +25,8 @@ class RunningAttempt(Struct, array_like=True, gc=False):
     """How long the lease still lasts."""
     revoked: bool = False
     """Whether a caller cancelled the task; its worker is told to stop."""
+    running_seconds: float = 0.0
+    """For how long the worker has had the task; 0: not known."""
 
 
 class Inheritance(NamedTuple):

@@ -27,14 +27,16 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InternalError, MaitredError, TaskDamaged, Unavailable
 from maitred.matching.attempts import DONE, RETURNED
-from maitred.matching.effects import LookUp, RefuseToTell, TellRevoked
+from maitred.matching.effects import LookUp, RefuseToTell, TellRevoked, TellSighting
 from maitred.matching.records import SEQUENCES_PER_RANGE, RowDamagedError, decode_record
 from maitred.matching.task_ends import Ended, decode_ended
 from maitred.matching.task_intake import revocation_of
 from maitred.matching.task_searches import (
     AwaitSearch,
+    CallerSearch,
     EndsSearch,
     RevokeSearch,
+    ShowSearch,
     StoredRows,
     TaskSearch,
 )
@@ -46,10 +48,12 @@ if TYPE_CHECKING:
     from maitred.matching.damaged_rows import SetAsideRows
     from maitred.matching.effects import Revocation
     from maitred.matching.partition_state import PartitionState
+    from maitred.matching.sighted_task import SightedTask
     from maitred.matching.store_replies import StoreReplies
     from maitred.matching.task import Ticket, Token
     from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_intake import TaskIntake
+    from maitred.matching.task_lists import TaskLists
     from maitred.matching.task_results import TaskResults
     from maitred.matching.task_searches import Told
     from maitred.matching.task_transitions import OwnTasks
@@ -72,6 +76,7 @@ class StoredTasks:
         attempts: Attempts,
         store_replies: StoreReplies,
         damaged_rows: SetAsideRows,
+        lists: TaskLists,
     ) -> None:
         self._own_tasks = own_tasks
         self._tasks = own_tasks.tasks
@@ -80,6 +85,7 @@ class StoredTasks:
         self._attempts = attempts
         self._store_replies = store_replies
         self._damaged_rows = damaged_rows
+        self._lists = lists
         self.unread = state.unread
         self._backlog = state.backlog
         self._later = state.later
@@ -117,6 +123,16 @@ class StoredTasks:
             self._look_up(RevokeSearch(sequence, token))
         else:
             self._tell_revoked(sequence, token, state, now)
+
+    def show(self, sequence: int, token: Token, now: float) -> None:
+        """Tell the token where the task is, in memory, in the store, or over."""
+        if sequence < SEQUENCES_PER_RANGE:
+            raise self._intake.absence(sequence)
+        sighting = self._lists.one(sequence, now)
+        if sighting is None:
+            self._look_up(ShowSearch(sequence, token))
+        else:
+            self._effects.append(TellSighting(token, sighting))
 
     def finish(
         self,
@@ -215,7 +231,7 @@ class StoredTasks:
 
     def _tokens(self, search: TaskSearch) -> Sequence[Token]:
         """Return the callers that are answered now; waiters for the end of the task are removed."""
-        if isinstance(search, RevokeSearch):
+        if isinstance(search, CallerSearch):
             return (search.token,)
         return self._results.waiters.pop(search.sequence, ())
 
@@ -226,6 +242,8 @@ class StoredTasks:
             return self._decide_end(search, rows, now)
         if isinstance(search, RevokeSearch):
             return self._decide_revocation(search, rows, now)
+        if isinstance(search, ShowSearch):
+            return self._decide_showing(search, rows, now)
         return self._decide_waiting(search.sequence, rows, now)
 
     # Waiting for ends
@@ -274,6 +292,35 @@ class StoredTasks:
             self._effects.append(answer)
         else:
             self._answer_when_written(sequence, answer, now)
+
+    # Looking
+
+    def _decide_showing(self, search: ShowSearch, rows: StoredRows, now: float) -> bool:
+        sighting = self._lists.one(search.sequence, now) or self._stored(search.sequence, rows, now)
+        if sighting is None:
+            return False
+        self._effects.append(TellSighting(search.token, sighting))
+        return True
+
+    def _stored(self, sequence: int, rows: StoredRows, now: float) -> SightedTask | None:
+        """Return a task as its rows have it; None if they have neither the task nor its end."""
+        lists = self._lists
+        if rows.segment is not None:
+            record = self.unread.record(*rows.segment, sequence)
+            if record is not None:
+                return lists.unread(record, now)
+        if rows.later is not None and not self._later.is_over(sequence):
+            try:
+                return lists.row(rows.later, now)
+            except RowDamagedError:
+                raise _task_damaged(sequence, "Its row") from None
+        ended = self._end_of(sequence, rows, now)
+        if ended is None:
+            return None
+        dead = self._ledger.unwritten_dead(sequence) or rows.dead
+        if ended.status == "failed" and dead is not None:
+            return lists.letter(dead, now)
+        return lists.outcome(sequence, ended)
 
     # Ends of attempts
 
@@ -331,6 +378,7 @@ class StoredTasks:
         if record is None:
             return False
         state = self.unread.end(*segment, sequence)
+        self._lists.ended_unread(record, status, now)
         self._ledger.remove_unread(state, sequence, ticket, now)
         self._own_tasks.over_in_store(1)
         self._own_tasks.finished.count(1, now)
@@ -401,7 +449,7 @@ class StoredTasks:
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Return the requests that wait for a look-up, except the waiters of `TaskResults`."""
         searches = [*self._waiting, *self._searches]
-        tokens = [one.token for one in searches if isinstance(one, RevokeSearch)]
+        tokens = [one.token for one in searches if isinstance(one, CallerSearch)]
         return tokens, [one.ticket for one in searches if isinstance(one, EndsSearch)]
 
 

@@ -20,6 +20,7 @@ from maitred.errors import InternalError
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.records import Record, Terms
+    from maitred.matching.task_ends import EndStatus
 
 
 Token = Any
@@ -196,6 +197,17 @@ class QueueTask(Struct, gc=False, eq=False):
     revoked: bool = False
     called: bool = False
     """Whether it was called back from the parent."""
+    by: str = ""
+    """User who added it, and the address from which it came."""
+    past: bytes = b""
+    """Notes about the attempts that are over (`task_history.past_attempts`)."""
+    forwarded: bool = False
+    """Whether the worker that has it waited at a parent partition."""
+    # Once it is over.
+    status: EndStatus = "done"
+    ended: float = 0.0
+    payload_gone: int = 0
+    """Length of the payload, if it is no longer kept."""
     # Where it is stored: in a segment, in a row of its own, or not yet.
     segment: SegmentState | None = None
     later_stored: bool = False
@@ -232,4 +244,6 @@ def recalled(record: Record, *, wall: float, now: float, state: State) -> QueueT
         attempt=record.attempt,
         expires=record.expires_at - wall if record.expires_at else 0.0,
         failure=record.failure,
+        by=record.by,
+        past=record.past,
     )

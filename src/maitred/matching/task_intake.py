@@ -70,11 +70,14 @@ class TaskIntake:
         delay: float = 0.0,
         expires: float = 0.0,
         results: list[bytes | None] | None = None,
+        by: str = "",
     ) -> int:
         """Take the tasks in; return the number of the first. The token is settled when all tasks
         are safe. If the caller passes an empty list for `results`, it then holds the results of
         the tasks that were done by then and need not be written, in the order of the payloads, with
         None for the others; it stays empty if there are none.
+
+        `by` says for the history of the tasks who adds them.
 
         A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
         quota of what is stored has no room for it.
@@ -94,6 +97,9 @@ class TaskIntake:
         if expires:
             for task in tasks.values():
                 task.expires = now + expires
+        if by:
+            for task in tasks.values():
+                task.by = by
         own_tasks.tasks.update(tasks)
         if state is WAITING:
             for task in tasks.values():

@@ -10,12 +10,14 @@ from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.outcomes import Outcomes
 from maitred.matching.records import TASK_BYTES
 from maitred.matching.task_ends import encode_ended
+from maitred.matching.task_history import with_attempt
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.task import QueueTask, Token
     from maitred.matching.task_ends import Ended
+    from maitred.matching.task_history import PastAttempt
 
 
 class TaskResults:
@@ -117,6 +119,12 @@ class TaskResults:
             return body
         self._count_not_kept("failure", task.sequence, len(body))
         return cut_failure(body)
+
+    def past_to_keep(self, task: QueueTask, attempt: PastAttempt, now: float) -> bytes:
+        """Return the notes about a task's attempts with one more; none, if a quota has no room."""
+        notes = with_attempt(task.past, attempt)
+        grown = len(notes) - len(task.past)
+        return notes if grown <= 0 or self._take_room(grown, now) else b""
 
     def keep_in_store(self, now: float, most: int, most_bytes: int) -> int:
         """Have results that are in memory only written with the next commit: the next owner then

@@ -52,14 +52,26 @@ class AwaitSearch(TaskSearch):
     __slots__ = ()
 
 
-class RevokeSearch(TaskSearch):
-    """A caller cancels the task."""
+class CallerSearch(TaskSearch):
+    """One caller asks about the task."""
 
     __slots__ = ("token",)
 
     def __init__(self, sequence: int, token: Token) -> None:
         super().__init__(sequence)
         self.token = token
+
+
+class RevokeSearch(CallerSearch):
+    """A caller cancels the task."""
+
+    __slots__ = ()
+
+
+class ShowSearch(CallerSearch):
+    """An operator asks for all that is known of the task."""
+
+    __slots__ = ()
 
 
 class Told(Struct, eq=False):

@@ -23,6 +23,7 @@ from maitred.matching.task import (
     Ticket,
 )
 from maitred.matching.task_ends import Ended
+from maitred.matching.task_history import attempt_of
 
 if TYPE_CHECKING:
     from maitred.matching.ledger import Pending
@@ -52,6 +53,7 @@ class OwnTasks:
         self._random = state.random
         self._effects = state.effects
         self._meter = state.meter
+        self.ended_tasks = state.ended_tasks
         self.tasks = state.tasks
         """Tasks in memory, by their numbers."""
         self.leases: OrderedDict[int, QueueTask] = OrderedDict()
@@ -166,6 +168,8 @@ class OwnTasks:
             return
         self.leases.pop(task.sequence, None)
         task.holder = b""
+        task.given_at = 0.0
+        task.forwarded = False
         self._ledger.hurry(task)
         self._backlog.push_back(task)
         if self._away.tasks:
@@ -175,6 +179,7 @@ class OwnTasks:
         self, task: QueueTask, reason: str, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
         """Postpone a task whose attempt failed, or end it if it has no attempts left."""
+        self.note_attempt(task, reason, body, now)
         if task.revoked:
             _say_what_follows(ticket, task, 0.0, -1)
             self.end(task, "cancelled", b"", ticket, now)
@@ -198,11 +203,23 @@ class OwnTasks:
         self._meter.retried += 1
         if reason != LOST_REASON:
             self._meter.ran(now - task.given_at)
+        task.given_at = 0.0
         task.state = ON_POSTPONE[task.state]
         first, longest = terms.backoff_first, terms.backoff_longest
         seconds = backoff_seconds(task.attempt, first, longest, self._random)
         _say_what_follows(ticket, task, seconds, left)
         task.due = task.ready = now + seconds
+        self.wait_until_due(task, ticket, now)
+
+    def note_attempt(self, task: QueueTask, how: str, failure: bytes, now: float) -> None:
+        """Note in the history of a task that an attempt is over, and that another may follow."""
+        attempt = attempt_of(task, how, failure, now, self._ledger.wall)
+        task.past = self._results.past_to_keep(task, attempt, now)
+        task.forwarded = False
+
+    def run_now(self, task: QueueTask, ticket: Ticket, now: float) -> None:
+        """Let a task that is WAITING be due at once; the ticket waits until that is written."""
+        task.due = task.ready = now
         self.wait_until_due(task, ticket, now)
 
     def wait_until_due(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
@@ -248,6 +265,8 @@ class OwnTasks:
             self.never_written += 1
         retention = task.terms.retention
         failed = status == "failed"
+        if not failed:  # a failed one is a dead letter, which has its history
+            self.ended_tasks.add(task, status, now)
         stored = retention > kept.memory_seconds and kept.is_stored(sequence, body, now)
         leaves_a_trace = stored or failed
         store_fails = self._health.problem is not None

@@ -133,6 +133,7 @@ class TreeForwarding:
         elif holder and task.state is AWAY and not back:
             self._waits.count(now - task.ready)
             task.state = ON_TAKE[task.state]
+            task.forwarded = True
             self._own_tasks.lease(task, holder, b"", worker, now)
             if task.revoked:
                 self._heartbeats.tell_revoked(task)
@@ -174,6 +175,7 @@ class TreeForwarding:
             self._matcher.match(now)
         elif task.state is AWAY:
             task.state = ON_TAKE[task.state]
+            task.forwarded = True
             self._own_tasks.lease(task, b"", b"", "", now)
 
     def visit(self, task: QueueTask, until: float, now: float) -> None:

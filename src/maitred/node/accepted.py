@@ -17,6 +17,7 @@ from maitred.errors import (
     TokenExpired,
     TooManyConnections,
 )
+from maitred.matching.records import BY_LETTERS
 from maitred.node.connection_shard import ConnectionShard
 from maitred.node.connection_states import (
     CONNECTION_TABLE,
@@ -42,7 +43,7 @@ from maitred.protocol.frames import (
 from maitred.protocol.messages import encode
 from maitred.protocol.refusals import decode_error, encode_error
 from maitred.security.permissions import EVERYTHING, NOTHING
-from maitred.security.source import Source
+from maitred.security.source import LOCAL, Source
 from maitred.security.users import GATEWAY
 from maitred.wire.link import GATHERED_BYTES, Link
 
@@ -87,6 +88,7 @@ class Accepted(Link):
         "_agreed_version",
         "_for_node",
         "_in_flight_max",
+        "_origin",
         "_peer",
         "_proving",
         "_unsent_counted",
@@ -137,6 +139,7 @@ class Accepted(Link):
         """Whether the connection is beyond the limit, and refused unless it comes from another
         node."""
         self._peer = peer
+        self._origin: str | None = None
         # A link between shards carries the requests of many connections, each with its own limit.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._unsent_seen = 0
@@ -359,6 +362,14 @@ class Accepted(Link):
         """The IP address that the connection comes from; empty if it is closed."""
         name = self.transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) else ""
+
+    @property
+    def origin(self) -> str:
+        """The user and the address, for the history of tasks, as in `alice@10.0.0.7`."""
+        if self._origin is None:
+            host = self.peer_host or LOCAL
+            self._origin = f"{self.user}@{host}"[:BY_LETTERS] if self.user else host
+        return self._origin
 
     @property
     def peer_name(self) -> str:

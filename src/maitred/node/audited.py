@@ -1,7 +1,7 @@
 """The requests of clients that the audit log records, and the fields of their records.
 
-Every request that needs the permission `admin` is recorded, unless the table names it as one that
-only reads: a request that is added to the protocol is therefore recorded, too.
+Every request that needs a permission of operators is recorded, unless the tables name it as one
+that only looks: a request that is added to the protocol is therefore recorded, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
+from maitred.node.operator_admission import LOOKS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Queries
 from maitred.protocol.requests import PartitionRequest
@@ -20,29 +21,49 @@ if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
 
-LOOKS_ONLY: Final = frozenset({Opcode.DESCRIBE, Opcode.QUEUES, Opcode.LIST_TOKENS, Opcode.CLUSTER})
+OF_OPERATORS: Final = frozenset(("read", "operate", "admin"))
+"""The permissions of operators. A request that needs `read` may change something, too: then its
+action needs `operate`."""
 
-LATER: Final = frozenset({Opcode.PURGE})
+LOOKS_ONLY: Final = frozenset(
+    {
+        Opcode.DESCRIBE,
+        Opcode.QUEUES,
+        Opcode.LIST_TASKS,
+        Opcode.SHOW_TASK,
+        Opcode.LIST_TOKENS,
+        Opcode.CLUSTER,
+        Opcode.STATUS,
+    }
+)
+
+LATER: Final = frozenset({Opcode.PURGE, Opcode.CHANGE_TASKS})
 """Requests that are recorded when they are done, because the record says how much was done."""
 
-_LOOKS: Final = ("list", "show")
-
 _NOT_TOLD: Final = frozenset(
-    {"namespace", "queue", "queue_type", "partition", "timeout_milliseconds", "shard", "action"}
+    {
+        *("namespace", "queue", "queue_type", "partition", "timeout_milliseconds", "shard"),
+        *("action", "source", "reveal", "revealed"),
+    }
 )
 """Fields that the record has under another name, or that mean nothing to people."""
 
 
 def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOrigin) -> None:
-    """Record a request that needs a permission which its user has."""
+    """Record a request that needs a permission which its user has. The node's own gateway says for
+    which user it asks, and from where."""
     action = getattr(message, "action", "")
-    if message.opcode in LOOKS_ONLY or message.opcode in LATER or action in _LOOKS:
+    if message.opcode in LOOKS_ONLY or message.opcode in LATER or action in LOOKS:
         return
     name = message.opcode.name.lower().replace("_", " ")
+    user, source = connection.user, str(connection.source)
+    if connection.is_gateway:
+        user = getattr(message, "user", "") or user
+        source = getattr(message, "source", "") or source
     audit.record(
         f"{name} {action}".rstrip(),
-        user=connection.user,
-        source=connection.source,
+        user=user,
+        source=source,
         target=_target_of(message),
         details=_details_of(message),
     )
@@ -72,8 +93,8 @@ def _target_of(message: AnyRequest) -> str:
 
 
 def _details_of(message: AnyRequest) -> dict[str, Any]:
-    """Return the other fields of the request: names and numbers, never a payload. No request that
-    needs `admin` contains a secret."""
+    """Return the other fields of the request: names and numbers, never a payload. No request of
+    operators contains a secret."""
     found: dict[str, Any] = {}
     if isinstance(message, PartitionRequest):
         found["partition"] = message.partition
@@ -81,6 +102,9 @@ def _details_of(message: AnyRequest) -> dict[str, Any]:
         if field.name in _NOT_TOLD:
             continue
         value = getattr(message, field.name)
+        if isinstance(value, bytes):  # the repaired body of a damaged row
+            found[f"{field.name}_bytes"] = len(value)
+            continue
         if isinstance(message, Queries) and field.name == "filter":
             named = structs.asdict(value).items()
             value = {name: one for name, one in named if one not in ("", -1, 0.0)}

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from maitred.node.partitions import Partitions
     from maitred.routing.counts import PartitionCounts
 
+HISTORIES_SECONDS: Final = 10.0
+"""Interval at which ended tasks are forgotten. Lists leave out those that are due before."""
+
 LOOK_SECONDS: Final = 1.0
 """Interval at which the caretaker looks which partitions are due."""
 
@@ -72,6 +75,8 @@ class Caretaker:
         self._changing: dict[PartitionKey, asyncio.Lock] = {}
 
         self._idleness = Idleness()
+        self._histories_at = 0.0
+        """When to forget ended tasks next."""
         self.controls = ControlChanges(self, partitions)
         """Changes the controls of the queues whose root the shard owns."""
 
@@ -90,7 +95,14 @@ class Caretaker:
                 await asyncio.gather(*(self._tend(one, now) for one in due))
                 await asyncio.sleep(0)
             self._partitions.supplies.forget_unused(self._loop.time() - SET_SECONDS)
+            self._forget_histories()
             await self._forget_results()
+
+    def _forget_histories(self) -> None:
+        now = self._loop.time()
+        if now >= self._histories_at:
+            self._histories_at = now + HISTORIES_SECONDS
+            self._partitions.histories.forget_expired(now, self._partitions.owned)
 
     async def _tend(self, owned: Owned, now: float) -> None:
         partition = owned.partition

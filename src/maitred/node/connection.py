@@ -22,7 +22,7 @@ from maitred.errors import (
     TooManyInFlight,
     UnknownRequest,
 )
-from maitred.node.audited import tell_of_refusal, tell_of_request
+from maitred.node.audited import OF_OPERATORS, tell_of_refusal, tell_of_request
 from maitred.node.deferred_reply import HeldWork
 from maitred.node.handshake import OWN_OPCODES, Handshake
 from maitred.node.work import ForwardedWork, expired
@@ -117,7 +117,7 @@ class NodeConnection(Handshake):
             )
         if opcode in shard.admissions and not self._peer:
             shard.admissions[opcode](message, self)
-        if shard.audit is not None and message.permission == "admin" and not self._peer:
+        if shard.audit is not None and message.permission in OF_OPERATORS and not self._peer:
             tell_of_request(shard.audit, message, self)
         if owner != shard.number and not (message.stays and shard.keeps(message)):
             if not self._peer:

@@ -37,6 +37,8 @@ class DamagedRequests:
         else:
             rows = await self._act(owned, message)
         total, tasks = await self._store.damaged_count(owned.key)
+        if not message.reveal:
+            rows = [row._replace(body=b"") for row in rows]
         found = [_for_people(owned.key.partition, row) for row in rows]
         return DamagedRowsFound(found, total, tasks)
 

@@ -92,6 +92,7 @@ class Deletion:
             )
             for one in mine:
                 self._partitions.drop(one, problem)
+            self._partitions.histories.queue_deleted(PartitionKey(*queue, 0))
         held.answer(answer)
 
 

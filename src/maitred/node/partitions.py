@@ -24,6 +24,7 @@ from maitred.matching.partition import Partition
 from maitred.matching.queue_meters import QueueMeters
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task import Ticket
+from maitred.matching.task_history import TaskHistories
 from maitred.matching.task_memory import TaskMemory
 from maitred.node.handover import KEPT_AT_ONCE, KEPT_BYTES, Handovers
 from maitred.node.lost_commits import LostCommits
@@ -131,6 +132,8 @@ class Partitions(PartitionDriver):
         self._memory = TaskMemory(shard.limits.waiting_bytes)
         self.meters = QueueMeters(self._queues_here)
         """Counts for operators, by queue."""
+        self.histories = TaskHistories(shard.limits.history_bytes)
+        """Tasks that ended lately, for operators."""
         self.signing_key = b""
         """The store's signing key; empty until `load_signing_key` has read it."""
 
@@ -426,6 +429,7 @@ class Partitions(PartitionDriver):
             is_clustered=self.moves is not None,
             inheritance=inheritance,
             controls=controls,
+            ended_tasks=self.histories.of(key),
         )
         if restored is not None and self.lost_commits is not None:
             self.lost_commits.restore(key, acquired, restored, partition)

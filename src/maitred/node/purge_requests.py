@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArgument
 from maitred.matching.records import PRIORITIES, RowDamagedError, decode_records
-from maitred.node.request_table import RequestTable, name_user
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Purged, PurgeTasks
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
-    from maitred.node.request_origin import RequestOrigin
     from maitred.security.audit_log import AuditLog
 
 PIECE: Final = 1_000
@@ -50,7 +49,6 @@ class PurgeRequests:
         self._store = partitions.store
         self.requests = RequestTable(
             holders={Opcode.PURGE: partitions.answerer(self._purge)},
-            admissions={Opcode.PURGE: _name_origin},
         )
 
     async def _purge(self, owned: Owned, message: PurgeTasks) -> Purged:
@@ -207,8 +205,3 @@ class PurgeRequests:
 
 if TYPE_CHECKING:
     Work = Callable[[Owned, PurgeTasks, Purged], Awaitable[None]]
-
-
-def _name_origin(message: PurgeTasks, connection: RequestOrigin) -> None:
-    name_user(message, connection)
-    message.source = str(connection.source)

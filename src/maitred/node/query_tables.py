@@ -21,6 +21,7 @@ from msgspec import structs
 from maitred.errors import InvalidArgument, TooManyGateways
 from maitred.node.request_table import RequestTable, long_poll_until
 from maitred.protocol.frames import Opcode
+from maitred.protocol.private_data import public_query
 from maitred.protocol.queries import (
     QUERIES_UNDER_WAY,
     Order,
@@ -34,13 +35,14 @@ from maitred.protocol.queries import (
     Watched,
 )
 from maitred.routing.names import check_shown_name
-from maitred.security.permissions import EVERYTHING, denied
+from maitred.security.permissions import EVERY_NAMESPACE, EVERYTHING, denied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.request_origin import RequestOrigin
+    from maitred.settings import Permission
     from maitred.surroundings import Surroundings
 
 GATHER_SECONDS: Final = 1.0
@@ -200,12 +202,19 @@ class QueryTables:
                 row.user, row.gateway = message.user, message.session.hex()[:GATEWAY_LETTERS]
 
     def _admit_queries(self, message: Queries, connection: RequestOrigin) -> None:
-        """Restrict a request to the namespaces in which its user is admin."""
-        message.within = connection.permissions.namespaces("admin")
+        """Restrict a request to the namespaces in which its user has the permission, and private
+        data to those in which the user may see them."""
+        permissions = connection.permissions
+        needed: Permission = "read" if message.action == "list" else "operate"
+        message.within = permissions.namespaces(needed)
+        message.revealed = permissions.namespaces("reveal") if message.reveal else []
+        message.user = connection.user
         wanted = message.filter.namespace
-        if message.within is not None and wanted:
-            if wanted not in message.within:
-                raise denied(connection.user or None, "admin", wanted)
+        if message.within is None:
+            return
+        if not message.within or (wanted and wanted not in message.within):
+            raise denied(connection.user or None, needed, wanted or EVERY_NAMESPACE)
+        if wanted:
             message.within = [wanted]
 
     # Gateways
@@ -358,7 +367,8 @@ class QueryTables:
             for number in numbers:
                 del self._gathering[number]
         silent = len({key for key, _ in gathering.missing})
-        return QueriesFound(gathering.rows, len(gateways), silent)
+        rows = [_shown(row, message) for row in gathering.rows]
+        return QueriesFound(rows, len(gateways), silent)
 
     def _orders_for(self, gateway: _Gateway, message: Queries) -> list[tuple[Order, _Asked]]:
         orders = []
@@ -410,6 +420,15 @@ def _has_more(wanted: QueryFilter) -> bool:
 def _user_of(connection: RequestOrigin) -> str:
     """Return the user whose queries this gateway's table has; empty for a gateway of many users."""
     return "" if connection.is_gateway else connection.user
+
+
+def _shown(row: QueryRow, message: Queries) -> QueryRow:
+    """Return the row as the user who asks may see it: own queries are shown whole."""
+    revealed = message.revealed
+    is_own = row.user == message.user
+    if message.reveal and (is_own or revealed is None or row.namespace in revealed):
+        return row
+    return public_query(row)
 
 
 def _age(row: QueryRow) -> tuple[float, str, int]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
 from maitred.node.partitions import check_root
-from maitred.node.request_table import RequestTable, name_user
+from maitred.node.request_table import RequestTable
+from maitred.node.task_privacy import ShownValue, TaskArguments
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
+from maitred.protocol.private_data import public_failure
 from maitred.protocol.tasks import (
     ControlQueue,
     Counts,
@@ -32,12 +34,13 @@ from maitred.settings.live import SETTABLE, setting
 
 if TYPE_CHECKING:
     from maitred.matching.partition import Partition
-    from maitred.matching.records import Dead
+    from maitred.matching.records import Dead, Record
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
+    from maitred.node.task_privacy import HandlerKnowledge
     from maitred.protocol.tasks import Queues
 
 
@@ -62,11 +65,15 @@ class QueueRequests:
                 Opcode.RESIZE: partitions.answerer(self._resize, makes=Makes.QUEUES),
                 Opcode.CONTROL: partitions.answerer(self._control),
             },
-            admissions={Opcode.RESIZE: name_user, Opcode.CONTROL: name_user},
         )
 
-    async def _queues(self, _message: Queues) -> QueuesFound:
-        found = {key[:3]: None for key in await self._store.partitions()}
+    async def _queues(self, message: Queues) -> QueuesFound:
+        within = None if message.within is None else frozenset(message.within)
+        found = {
+            key[:3]: None
+            for key in await self._store.partitions()
+            if within is None or key.namespace in within
+        }
         namespaces = {namespace for namespace, _, _ in found}
         quotas = {one: self._partitions.loader.quota(one) for one in namespaces}
         return QueuesFound(list(found), quotas)
@@ -185,20 +192,24 @@ class QueueRequests:
             read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
             found = [one for one in read if one is not None]
         else:
-            found = await self._act(owned, message.action, message.sequences)
+            found = await self.act_on_letters(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
-        whole = message.action == "show"
+        handlers = None
+        if message.action == "show":
+            handlers = await self._signatures.handlers(owned)
         letters = []
         for one in found:
             try:
-                letters.append(letter(owned.key.partition, one, whole=whole))
+                letters.append(
+                    letter(owned.key.partition, one, handlers=handlers, reveal=message.reveal)
+                )
             except RowDamagedError as problem:
                 self._partitions.check(owned)
                 owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())
                 self._partitions.touch(owned)
         return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
-    async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
+    async def act_on_letters(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Retry or drop dead letters, each as soon as it was read: another operator may act on the
         same ones."""
         partition = owned.partition
@@ -247,9 +258,15 @@ def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
 _DEFAULTS: Final = Queue()
 
 
-def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
-    """Return a dead letter as operators get it; raise `RowDamagedError`."""
+def letter(
+    partition: int, dead: Dead, *, handlers: HandlerKnowledge | None, reveal: bool
+) -> DeadLetter:
+    """Return a dead letter as operators get it; raise `RowDamagedError`. Without `handlers` it has
+    no payload."""
     record = decode_record(dead.body, dead.sequence)
+    shown = ShownValue(b"")
+    if handlers is not None:
+        shown = _payload(record, handlers) if reveal else ShownValue(None, "permission")
     return DeadLetter(
         partition=partition,
         sequence=dead.sequence,
@@ -257,7 +274,14 @@ def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
         reason=dead.reason,
         attempts=record.attempt,
         added_at=record.added_at,
-        failure=record.failure,
-        payload=record.payload if whole else b"",
+        failure=record.failure if reveal else public_failure(record.failure),
+        payload=shown.body or b"",
         payload_bytes=len(record.payload),
+        withheld=shown.withheld,
     )
+
+
+def _payload(record: Record, handlers: HandlerKnowledge) -> ShownValue:
+    """Return the payload as it is if nothing of it can be hidden."""
+    arguments = TaskArguments(record.payload, record.terms.hidden, handlers)
+    return arguments.shown() if arguments.hides else ShownValue(record.payload)

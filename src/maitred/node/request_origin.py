@@ -33,5 +33,9 @@ class RequestOrigin(Protocol):
         """The IP address that the connection comes from; empty if it is closed."""
 
     @property
+    def origin(self) -> str:
+        """The user and the address, for the history of tasks, as in `alice@10.0.0.7`."""
+
+    @property
     def source(self) -> Source:
         """The address that the connection comes from."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from maitred.errors import InternalError
+from maitred.matching.records import BY_LETTERS
 
 if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
@@ -71,6 +72,24 @@ def name_user(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 
     """Name the user of the connection in the request. Only the node's own gateway names another."""
     if not connection.is_gateway:
         message.user = connection.user
+
+
+def name_origin(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
+    """Name the user of the connection and its address in the request, for the audit log. Only the
+    node's own gateway names those of its caller."""
+    if not connection.is_gateway:
+        message.user = connection.user
+        message.source = str(connection.source)
+
+
+def name_producer(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
+    """Name the user of the connection in the request, and for the history of its tasks also the
+    address."""
+    if connection.is_gateway:
+        message.origin = f"{message.user}@gateway"[:BY_LETTERS]
+    else:
+        message.user = connection.user
+        message.origin = connection.origin
 
 
 def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request

@@ -29,6 +29,8 @@ from maitred.node.cluster_requests import ClusterRequests
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
+from maitred.node.inspection_requests import InspectionRequests
+from maitred.node.operator_admission import operator_admissions
 from maitred.node.partitions import Partitions
 from maitred.node.purge_requests import PurgeRequests
 from maitred.node.query_requests import QueryRequests
@@ -165,6 +167,7 @@ class Shard(RequestPlacement):
         self.received_forwarded = 0
         self.own_requests = ShardRequests(self, vitals or Vitals.real(), reload_node)
         self._table = RequestTable()
+        self._table.include(operator_admissions())
         self._table.include(self.own_requests.requests)
         self._table.include(self.membership.requests)
         self.handlers = self._table.handlers
@@ -230,6 +233,7 @@ class Shard(RequestPlacement):
         caretaker = Caretaker(self._partitions)
         TaskLookups(self._partitions)
         signatures = SignatureRequests(self._partitions)
+        queues = QueueRequests(self._partitions, caretaker, signatures)
         relays = Relays(self._partitions)
         self._relays = relays
         query_tables = QueryTables(self.loop, self._surroundings)
@@ -268,7 +272,8 @@ class Shard(RequestPlacement):
             TaskRequests(self._partitions),
             SharedOfferRequests(self._partitions),
             signatures,
-            QueueRequests(self._partitions, caretaker, signatures),
+            queues,
+            InspectionRequests(self._partitions, signatures, queues, self.audit),
             DamagedRequests(self._partitions),
             QueryRequests(self._partitions, signatures),
             self._partitions.permits,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.errors import MaitredError
+from maitred.errors import InternalError, MaitredError
 from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable
+from maitred.node.task_privacy import HandlerKnowledge
 from maitred.protocol.frames import Opcode
+from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.tasks import Signatures, SignaturesFound
 
 if TYPE_CHECKING:
@@ -44,6 +46,21 @@ class SignatureRequests:
         """Read the signatures of an earlier owner from the store, unless that was done."""
         if not owned.partition.signatures.is_complete:
             await self._read(owned)
+
+    async def handlers(self, owned: Owned) -> HandlerKnowledge:
+        """Return what the root of the partition's queue knows of its handlers."""
+        if not owned.key.partition:
+            await self.complete(owned)
+            self._partitions.check(owned)
+            now = self._loop.time()
+            known = owned.partition.signatures.known(now + owned.partition.ledger.wall)
+        else:
+            answer = await self._partitions.question(Signatures(*owned.key[:3], 0, 0))
+            if not isinstance(answer, SignaturesFound):
+                raise InternalError("The root did not answer with signatures.")
+            known = answer.signatures
+            self._partitions.check(owned)
+        return HandlerKnowledge(known_shapes(known), bool(known))
 
     def _signatures(self, owned: Owned, _message: Signatures, held: DeferredReply) -> None:
         check_root(owned)

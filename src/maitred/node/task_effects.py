@@ -60,6 +60,7 @@ class TaskEffects:
             effects.Tell: self._tell,
             effects.RefuseToTell: self._refuse_to_tell,
             effects.TellRevoked: self._tell_revoked,
+            effects.TellSighting: self._tell_sighting,
             effects.Beat: self._beat,
             effects.SetAside: self._set_aside,
             effects.Unproven: self._unproven,
@@ -143,6 +144,9 @@ class TaskEffects:
 
     def _tell_revoked(self, _owned: Owned, effect: effects.TellRevoked) -> None:
         effect.token.answer(Revoked(effect.state))
+
+    def _tell_sighting(self, _owned: Owned, effect: effects.TellSighting) -> None:
+        effect.token.answer(effect.sighting)
 
     # Warnings
 

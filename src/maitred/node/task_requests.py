@@ -11,7 +11,7 @@ from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import READY, QueueTask
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.partitions import ANSWER_EARLY_SECONDS
-from maitred.node.request_table import RequestTable, name_user, name_worker
+from maitred.node.request_table import RequestTable, name_producer, name_worker
 from maitred.node.waiting_requests import Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
@@ -67,7 +67,7 @@ class TaskRequests:
                 Opcode.OFFER: _admit_offer,
                 Opcode.FINISH: name_worker,
                 Opcode.HEARTBEAT: name_worker,
-                Opcode.ADD: name_user,
+                Opcode.ADD: name_producer,
             },
         )
 
@@ -105,6 +105,7 @@ class TaskRequests:
                 delay=message.delay,
                 expires=message.expires,
                 results=results,
+                by=message.origin,
             )
         except (StorageQuotaExceeded, StoreFull) as problem:
             self._partitions.stored.refused(owned.key, len(message.payloads), problem)

@@ -75,7 +75,7 @@ class DescribeCluster(ShardRequest, array_like=True, gc=False):
     """Ask for the members of the cluster."""
 
     opcode = Opcode.CLUSTER
-    permission = "admin"
+    permission = "read"
     any_node = True
     repeatable = True
 
@@ -130,7 +130,7 @@ class DrainNode(ShardRequest, array_like=True, gc=False):
     """Take a node out of the ring, or put it back; the node goes on running."""
 
     opcode = Opcode.DRAIN_NODE
-    permission = "admin"
+    permission = "operate"
     any_node = True
 
     name: str

@@ -37,16 +37,17 @@ ListedState = Literal[
 """What a list may be about; `ended` stands for `done`, `cancelled` and `expired` together."""
 
 TaskAction = Literal["cancel", "retry", "run-now", "drop", "again"]
-"""What an operator does to a task. `cancel`: it is not run, or it is stopped. `retry`: a dead letter
-is tried again with all its attempts. `run-now`: a delayed task is due at once. `drop`: a dead letter
-is deleted. `again`: a new task is added with the arguments and options of one that is over or dead.
+"""What an operator does to a task. `cancel`: it is not run, or it is stopped. `retry`: a dead
+letter is tried again with all its attempts. `run-now`: a delayed task is due at once. `drop`: a
+dead letter is deleted. `again`: a new task is added with the arguments and options of one that is
+over or dead.
 """
 
 Withheld = Literal["", "permission", "size", "unknown", "unreadable", "forgotten"]
-"""Why an answer has no arguments, or no result, although they were asked for. Empty: it has them, or
-was not asked. `permission`: the user may not see them. `size`: too large for a list. `unknown`: no
-handler has said which of them are hidden. `unreadable`: they are not msgpack. `forgotten`: they are
-no longer kept."""
+"""Why an answer has no arguments, or no result, although they were asked for. Empty: it has them,
+or was not asked. `permission`: the user may not see them. `size`: too large for a list. `unknown`:
+no handler has said which of them are hidden. `unreadable`: they are not msgpack. `forgotten`: they
+are no longer kept."""
 
 
 class ArgumentFilter(Struct, array_like=True, frozen=True):
@@ -64,8 +65,8 @@ class TaskFilter(Struct, array_like=True, frozen=True):
     worker: ShortText = ""
     """Name of the worker that has the task, or had it last."""
     error: ShortText = ""
-    """Class or code of the last failure, or a part of it; of its message, too, for users who may see
-    private data. Upper and lower case are alike."""
+    """Class or code of the last failure, or a part of it; of its message, too, for users who may
+    see private data. Upper and lower case are alike."""
     by: ShortText = ""
     """User who added the task."""
     added_after: float = 0.0
@@ -94,12 +95,12 @@ class ListTasks(PartitionRequest, array_like=True, gc=False):
     after: tuple[float, Natural] = (0.0, 0)
     """Where to go on: `cursor` of the last answer. (0, 0): at the beginning. For running and
     delayed tasks a unix time and a number, for ended ones likewise but counted down, for waiting
-    tasks a priority and a number, for dead letters 0 and a number: so a caller that merges the lists
-    of several partitions knows where to go on in each (see `client/task_lists.py`)."""
+    tasks a priority and a number, for dead letters 0 and a number: so a caller that merges the
+    lists of several partitions knows where to go on in each (see `client/task_lists.py`)."""
     most: Annotated[int, Meta(ge=1, le=LISTED_MAX)] = 100
     reveal: bool = False
-    """Whether to answer with arguments and messages; the shard takes it back unless the user has the
-    permission `reveal`."""
+    """Whether to answer with arguments and messages; the shard takes it back unless the user has
+    the permission `reveal`."""
 
 
 class ListedTask(Struct, kw_only=True, omit_defaults=True):
@@ -154,6 +155,9 @@ class TasksListed(Answer, array_like=True, gc=False):
     """None: there are no more. Otherwise there may be, also if `tasks` is empty."""
     looked_at: int
     """How many tasks were compared with the filter for this answer."""
+    now: float = 0.0
+    """The shard's clock when it answered, as a unix time: by it a caller can tell tasks that were
+    added or have changed since."""
 
 
 class ShowTask(PartitionRequest, array_like=True, gc=False):
@@ -168,28 +172,30 @@ class ShowTask(PartitionRequest, array_like=True, gc=False):
     """Whether to answer with what is private; as for `ListTasks`."""
 
 
+EventKind = Literal[
+    "added",
+    "started",
+    "failed",
+    "timed-out",
+    "lost",
+    "returned",
+    "stopped",
+    "retry",
+    "due",
+    "done",
+    "cancelled",
+    "expired",
+    "dead",
+    "forgotten",
+]
+
+
 class HistoryEvent(Struct, kw_only=True, omit_defaults=True):
     """Something that happened to a task. A map, for people."""
 
     at: float
     """Unix time in seconds. A later moment than now is one that is planned."""
-    what: Literal[
-        "added",
-        "started",
-        "failed",
-        "timed-out",
-        "lost",
-        "returned",
-        "stopped",
-        "retry",
-        "due",
-        "cancelling",
-        "done",
-        "cancelled",
-        "expired",
-        "dead",
-        "forgotten",
-    ]
+    what: EventKind
     """`started`: a worker was given it. `returned`: the worker gave it back without having begun.
     `retry`: the next attempt is due. `due`: its delay ends. `dead`: it became a dead letter.
     `forgotten`: its result is no longer kept."""
@@ -205,8 +211,8 @@ class HistoryEvent(Struct, kw_only=True, omit_defaults=True):
     """So many events before this one are no longer known: long histories keep the last attempts."""
 
 
-class TaskShown(Answer, kw_only=True):
-    """Everything that is known of one task. A map, for people."""
+class TaskShown(Answer, array_like=True, kw_only=True):
+    """Everything that is known of one task."""
 
     task: ListedTask
     events: list[HistoryEvent]
@@ -221,7 +227,6 @@ class TaskShown(Answer, kw_only=True):
     result: bytes | None = None
     """What the handler returned, as msgpack. Private."""
     result_withheld: Withheld = ""
-    progress: str = ""
     function: str = ""
     """Name of the function that serves the queue; empty: unknown."""
 

@@ -51,7 +51,7 @@ class Status(ShardRequest, array_like=True, gc=False):
     """Ask for the status of a shard."""
 
     opcode = Opcode.STATUS
-    permission = "admin"
+    permission = "read"
     repeatable = True
 
 

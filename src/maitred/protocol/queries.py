@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from maitred.matching.controls import ShortText  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import (
     Answer,
@@ -286,14 +287,19 @@ class Noted(Answer, array_like=True, gc=False):
 
 class Workers(PartitionRequest, array_like=True, gc=False):
     """Ask the root to list the workers that serve the queue, to take one offline, or to put it back
-    online."""
+    online. The last two need the permission `operate`."""
 
     opcode = Opcode.WORKERS
-    permission = "admin"
+    permission = "read"
 
     action: Literal["list", "offline", "online"]
     worker: WorkerName = ""
     """Name of the worker, or the first digits of its session in hexadecimal."""
+    user: User = ""
+    """User who asks; the shard that the client is connected to fills it in."""
+    source: ShortText = ""
+    """Address that the request comes from; the shard that the client is connected to fills it in.
+    """
 
 
 class WorkerRow(Struct, kw_only=True):
@@ -553,16 +559,24 @@ class Reported(Answer, array_like=True, gc=False):
 
 
 class Queries(ShardRequest, array_like=True, gc=False):
-    """Ask shard 0 to list the queries of all gateways, or to cancel those that match."""
+    """Ask shard 0 to list the queries of all gateways, or to cancel those that match. To cancel
+    needs the permission `operate`."""
 
     opcode = Opcode.QUERIES
-    permission = "admin"
+    permission = "read"
     anywhere = True
 
     action: Literal["list", "cancel"]
     filter: QueryFilter = field(default_factory=QueryFilter)
     within: list[str] | None = None
-    """Namespaces in which the user who asks is admin; None: all. The node fills it in."""
+    """Namespaces in which the user who asks has the permission; None: all. The node fills it in."""
+    reveal: bool = True
+    """Whether to answer with the texts of queries and the messages of their errors, as far as the
+    user may see them."""
+    revealed: list[str] | None = None
+    """Namespaces in which the user may see these; None: all. The node fills it in."""
+    user: User = ""
+    """User who asks, and who sees the own queries whole. The node fills it in."""
 
 
 class QueriesFound(Answer, array_like=True, gc=False):

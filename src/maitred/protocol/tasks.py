@@ -395,7 +395,7 @@ class Describe(PartitionRequest, array_like=True, gc=False):
     """Ask for a description of the partition."""
 
     opcode = Opcode.DESCRIBE
-    permission = "admin"
+    permission = "read"
     repeatable = True
 
 
@@ -507,7 +507,7 @@ class Resize(PartitionRequest, array_like=True, gc=False):
     """Ask the root to change the number of partitions."""
 
     opcode = Opcode.RESIZE
-    permission = "admin"
+    permission = "operate"
 
     read: PartitionCount
     write: PartitionCount
@@ -515,6 +515,9 @@ class Resize(PartitionRequest, array_like=True, gc=False):
     user: str = ""
     """User who asks; the shard that the client is connected to fills it in. New queues count
     against this user's rate."""
+    source: ShortText = ""
+    """Address that the request comes from; the shard that the client is connected to fills it in.
+    """
 
 
 class Resized(Answer, array_like=True, gc=False):
@@ -524,11 +527,12 @@ class Resized(Answer, array_like=True, gc=False):
 
 
 class ControlQueue(PartitionRequest, array_like=True, gc=False):
-    """Ask the root to change the controls of the queue. Refused with `controls-conflict` unless
-    they have the version that the caller expects."""
+    """Ask the root to show or to change the controls of the queue. A change needs the permission
+    `operate`, and is refused with `controls-conflict` unless the controls have the version that the
+    caller expects."""
 
     opcode = Opcode.CONTROL
-    permission = "admin"
+    permission = "read"
 
     action: Literal["show", "pause", "resume", "set"]
     reason: Reason = ""
@@ -541,6 +545,9 @@ class ControlQueue(PartitionRequest, array_like=True, gc=False):
     """For `set`: names of settings that go by the settings file again."""
     user: ShortText = ""
     """User who asks; the shard that the client is connected to fills it in."""
+    source: ShortText = ""
+    """Address that the request comes from; the shard that the client is connected to fills it in.
+    """
 
 
 class QueueControlled(Answer, array_like=True, gc=False):
@@ -561,7 +568,7 @@ class PurgeTasks(PartitionRequest, array_like=True, gc=False):
     whether to ask again."""
 
     opcode = Opcode.PURGE
-    permission = "admin"
+    permission = "operate"
 
     state: Literal["waiting", "delayed", "dead"]
     """`waiting`: ready to run. `delayed`: not due yet, retries included. `dead`: dead letters."""
@@ -594,15 +601,19 @@ class Purged(Answer, array_like=True, gc=False):
 
 
 class DeadLetters(PartitionRequest, array_like=True, gc=False):
-    """List, show, retry or drop dead letters of a partition."""
+    """List, show, retry or drop dead letters of a partition. The last two need the permission
+    `operate`."""
 
     opcode = Opcode.DEAD
-    permission = "admin"
+    permission = "read"
 
     action: Literal["list", "show", "retry", "drop"]
     sequences: Annotated[list[Natural], Meta(max_length=TASKS_MAX)] = field(default_factory=list)
     """Sequence numbers of the dead letters; a list starts after the first of these."""
     most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
+    reveal: bool = True
+    """Whether to answer with payloads, and with messages and tracebacks of failures; the shard that
+    the client is connected to takes it back unless the user has the permission `reveal`."""
 
 
 class DeadLetter(Struct, kw_only=True):
@@ -615,10 +626,14 @@ class DeadLetter(Struct, kw_only=True):
     attempts: int
     added_at: float
     failure: bytes
-    """An encoded `Failure`."""
+    """An encoded `Failure`; without message and traceback unless these are revealed."""
     payload: bytes
-    """The task's payload; empty in a list."""
+    """The task's payload, with `[hidden]` in place of arguments that the handler hides; empty in a
+    list, and unless it is revealed."""
     payload_bytes: int
+    withheld: str = ""
+    """Why there is no payload although it was asked for: `permission`; `unknown`, if no handler has
+    said which arguments are hidden; `unreadable`, if they cannot be told apart."""
 
 
 class DeadLettersFound(Answer, array_like=True, gc=False):
@@ -632,10 +647,12 @@ RowKind = Literal["segment", "later", "dead", "result"]
 
 
 class DamagedRows(PartitionRequest, array_like=True, gc=False):
-    """List, show, retry or drop rows of a partition that were set aside as damaged."""
+    """List, show, retry or drop rows of a partition that were set aside as damaged. The last two
+    need the permission `operate`; a retry with a repaired body needs `admin`, because such a body
+    may hold any task."""
 
     opcode = Opcode.DAMAGED
-    permission = "admin"
+    permission = "read"
 
     action: Literal["list", "show", "retry", "drop"]
     rows: Annotated[list[tuple[RowKind, Natural]], Meta(max_length=TASKS_MAX)] = field(
@@ -647,6 +664,9 @@ class DamagedRows(PartitionRequest, array_like=True, gc=False):
     """For a retry: whether to accept a row whose checksum alone is wrong."""
     body: bytes = b""
     """For a retry of one row: its repaired body; empty: the body that was kept."""
+    reveal: bool = True
+    """Whether to answer with the content of rows; the shard that the client is connected to takes
+    it back unless the user has the permission `reveal`."""
 
 
 class DamagedRow(Struct, kw_only=True):
@@ -665,7 +685,7 @@ class DamagedRow(Struct, kw_only=True):
     body_bytes: int
     """Size of the body; 0 if the store could not read it, so that there is nothing to export."""
     body: bytes
-    """Content of the row; empty in a list."""
+    """Content of the row; empty in a list, and unless it is revealed."""
 
 
 class DamagedRowsFound(Answer, array_like=True, gc=False):
@@ -679,12 +699,17 @@ class DamagedRowsFound(Answer, array_like=True, gc=False):
 
 
 class Queues(ShardRequest, array_like=True, gc=False):
-    """List the queues of the store."""
+    """List the queues of the store, as far as the user may see them."""
 
     opcode = Opcode.QUEUES
-    permission = "admin"
+    permission = "read"
     any_node = True
+    anywhere = True
     repeatable = True
+
+    within: list[str] | None = None
+    """Namespaces that the user may see; None: all. The shard that the client is connected to fills
+    it in."""
 
 
 class QueuesFound(Answer, array_like=True, gc=False):
@@ -699,11 +724,16 @@ class DeleteQueue(PartitionRequest, array_like=True, gc=False):
     """Ask the root's shard to delete the queue, with all partitions and what they hold."""
 
     opcode = Opcode.DELETE
-    permission = "admin"
+    permission = "operate"
 
     force: bool = False
     """Whether to delete it even if it has tasks or dead letters, or if workers or queries wait at
     it."""
+    user: ShortText = ""
+    """User who asks; the shard that the client is connected to fills it in."""
+    source: ShortText = ""
+    """Address that the request comes from; the shard that the client is connected to fills it in.
+    """
 
 
 class DeletedQueue(Answer, array_like=True, gc=False):

@@ -36,8 +36,8 @@ class Permissions:
         return cls(user.permissions)
 
     def allows(self, namespace: str, permission: Permission) -> bool:
-        """Whether the permission is granted in the namespace; `admin` includes all others there, and
-        `operate` includes `read`."""
+        """Whether the permission is granted in the namespace; `admin` includes all others there,
+        and `operate` includes `read`."""
         return permission in self._by_namespace.get(namespace, self._elsewhere)
 
     def namespaces(self, permission: Permission) -> list[str] | None:

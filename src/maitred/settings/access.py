@@ -120,6 +120,11 @@ class Limits(Schema, frozen=True, kw_only=True):
     beyond it, each priority of a queue keeps 64 KiB in memory and reads the rest when it is due.
     Eight queues with a large backlog reach it; workers notice only if tasks have many kilobytes."""
 
+    history_bytes: Advanced[Count] = 64 * 2**20
+    """Most bytes of tasks that are over and that a shard keeps in memory for operators, all queues
+    together: some 90,000 tasks with small arguments. Beyond it, the queue whose task ends next
+    drops its oldest ones."""
+
     free_disk_bytes: Bytes = 256 * 2**20
     """Free space that must be left on the disk of the data directory; below it, new tasks are
     refused. Acknowledged tasks need space as well: retries, results, marks, and SQLite's log of

@@ -15,7 +15,13 @@ from maitred.settings.queues import Queue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SETTABLE: Final = ("rate_per_second", "scaling.adaptive", "scaling.partitions_max")
+SETTABLE: Final = (
+    "rate_per_second",
+    "scaling.adaptive",
+    "scaling.partitions_max",
+    "history.tasks",
+    "history.seconds",
+)
 """Settings of a queue that can be set live."""
 
 SettingValue = bool | int | float | None

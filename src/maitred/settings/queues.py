@@ -93,6 +93,19 @@ class Shedding(Schema, frozen=True, kw_only=True):
     """Retries that are allowed besides, so that a quiet queue can retry too."""
 
 
+class History(Schema, frozen=True, kw_only=True):
+    """For how long operators see tasks that are over. Tasks that are not over, and dead letters,
+    are always seen."""
+
+    tasks: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    """Most tasks that are over and that each partition keeps in memory; some 700 bytes each, with
+    arguments of up to 16 KiB. 0: none."""
+
+    seconds: Seconds = 3600.0
+    """How long each of them is kept. All partitions of a shard together keep
+    `limits.history_bytes`; a partition that moves to another node begins with none."""
+
+
 class QuerySettings(Schema, frozen=True, kw_only=True):
     """How a queue handles queries."""
 
@@ -241,5 +254,6 @@ class Queue(Schema, frozen=True, kw_only=True):
     handlers. 0: only while workers are connected, and not across restarts."""
 
     queries: QuerySettings = field(default_factory=QuerySettings)
+    history: History = field(default_factory=History)
     forwarding: Advanced[Forwarding] = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)

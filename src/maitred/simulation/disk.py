@@ -259,14 +259,15 @@ class Contents:
         return [found.read(segment) for segment in found.around(sequence)]
 
     def later(self, key: PartitionKey, before: float, most: int, most_bytes: int) -> list[Later]:
-        due = [later for later in self._of(key).later.values() if later.due < before]
-        read = []
-        for later in sorted(due, key=lambda later: (later.due, later.sequence))[: max(most, 0)]:
-            read.append(later)
-            most_bytes -= len(later.body)
-            if most_bytes <= 0:
-                break
-        return read
+        due = (later for later in self._of(key).later.values() if later.due < before)
+        return _first_later(due, most, most_bytes)
+
+    def later_after(
+        self, key: PartitionKey, after: tuple[float, int], most: int, most_bytes: int
+    ) -> list[Later]:
+        rows = self._of(key).later.values()
+        follow = (later for later in rows if (later.due, later.sequence) > after)
+        return _first_later(follow, most, most_bytes)
 
     def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         return self._of(key).later.get(sequence)
@@ -400,3 +401,14 @@ class Contents:
 
     def _of(self, key: PartitionKey) -> _Partition:
         return self._partitions.get(key) or _Partition()
+
+
+def _first_later(rows: Iterable[Later], most: int, most_bytes: int) -> list[Later]:
+    """Return the earliest tasks: `most` of them, or as few as have bodies of `most_bytes`."""
+    read = []
+    for later in sorted(rows, key=lambda later: (later.due, later.sequence))[: max(most, 0)]:
+        read.append(later)
+        most_bytes -= len(later.body)
+        if most_bytes <= 0:
+            break
+    return read

@@ -178,6 +178,7 @@ class SimulatedStore:
     segments = _asking(Contents.segments)
     segments_around = _asking(Contents.segments_around)
     later = _asking(Contents.later)
+    later_after = _asking(Contents.later_after)
     later_one = _asking(Contents.later_one)
     dead = _asking(Contents.dead)
     dead_one = _asking(Contents.dead_one)

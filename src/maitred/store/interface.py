@@ -233,6 +233,14 @@ class Store(Protocol):
         """Return tasks due before the unix time `before`, the earliest first: `most` of them, or as
         few as have bodies of `most_bytes`, or all. However large the first is, it is among them."""
 
+    async def later_after(
+        self, key: PartitionKey, /, after: tuple[float, int], most: int, most_bytes: int
+    ) -> list[Later]:
+        """Return tasks that follow `after`, a unix time and a sequence number, ordered by due time
+        and sequence number: `most` of them, or as few as have bodies of `most_bytes`, or all.
+        However large the first is, it is among them. The due time of each is exact, also of a row
+        whose body cannot be read, so a caller goes on after the last one that it got."""
+
     async def later_one(self, key: PartitionKey, /, sequence: int) -> Later | None:
         """Return that task, whenever it is due; None if it is not stored."""
 

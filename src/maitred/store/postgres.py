@@ -372,11 +372,21 @@ class _PostgresStore:
     async def later(
         self, key: PartitionKey, before: float, most: int, most_bytes: int
     ) -> list[Later]:
+        return await self._later("later", key, [before], most=most, most_bytes=most_bytes)
+
+    async def later_after(
+        self, key: PartitionKey, after: tuple[float, int], most: int, most_bytes: int
+    ) -> list[Later]:
+        return await self._later("later_after", key, after, most=most, most_bytes=most_bytes)
+
+    async def _later(
+        self, name: str, key: PartitionKey, where: Sequence[float], *, most: int, most_bytes: int
+    ) -> list[Later]:
         try:
-            rows = await self._read("later", key, before, max(most, 0), max(most_bytes, 1))
+            rows = await self._read(name, key, *where, max(most, 0), max(most_bytes, 1))
         except DamagedPageError:
             found = []
-            for sequence, due in await self._read("later_heads", key, before, max(most, 0)):
+            for sequence, due in await self._read(f"{name}_heads", key, *where, max(most, 0)):
                 body = await self._body_or_nothing("later_one", key, sequence)
                 found.append(Later(sequence, due, body))
                 most_bytes -= len(body)

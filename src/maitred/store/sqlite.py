@@ -87,6 +87,7 @@ class _SqliteStore:
     segments = _partition(SqliteFile.segments, list)
     segments_around = _partition(SqliteFile.segments_around, list)
     later = _partition(SqliteFile.later, list)
+    later_after = _partition(SqliteFile.later_after, list)
     later_one = _partition(SqliteFile.later_one, _none)
     dead = _partition(SqliteFile.dead, list)
     dead_one = _partition(SqliteFile.dead_one, _none)

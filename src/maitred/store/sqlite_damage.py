@@ -21,7 +21,7 @@ from maitred.store.sqlite_rows import dead_of, later_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from maitred.matching.records import Changes, Damaged, DamagedKind, Dead
 
@@ -63,16 +63,17 @@ def segments_one_by_one(
 
 
 def later_one_by_one(
-    file: File, number: int, before: float, most: int, most_bytes: int
+    file: File, number: int, heads: Iterable[tuple[int, float]], most_bytes: int
 ) -> list[Later]:
+    """Return the tasks with these numbers and due times, as few as have bodies of `most_bytes`."""
     found = []
-    for sequence, due in file.json("later_heads", (number, before, max(most, 0))):
-        later = later_of(sequence, body_or_nothing(file, "later_one", (number, sequence)))
-        found.append(later if later.body else Later(sequence, due, b""))
-        most_bytes -= len(later.body)
+    for sequence, due in heads:
+        read = later_of(sequence, body_or_nothing(file, "later_one", (number, sequence)))
+        found.append(Later(sequence, due, read.body))
+        most_bytes -= len(read.body)
         if most_bytes <= 0:
             break
-    return sorted(found, key=lambda one: (one.due, one.sequence))
+    return found
 
 
 def dead_one_by_one(file: File, number: int, after: int, most: int) -> list[Dead]:

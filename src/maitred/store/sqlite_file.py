@@ -123,7 +123,7 @@ class SqliteFile:
     def next_generation(self) -> int:
         """Raise the file's generation durably, and return it."""
         self.is_written = False
-        return int(self._written("next_generation", ())[0][0])
+        return int(self.rows("next_generation", ())[0][0])
 
     def carry_over(self) -> None:
         """Checkpoint the write-ahead log into the file. The log stays as it is: an empty one would
@@ -137,12 +137,12 @@ class SqliteFile:
 
     def make(self, keys: Sequence[PartitionKey], range_id: int) -> dict[PartitionKey, int]:
         """Create partitions for their first owner; return their numbers in this file."""
-        rows = self._written("make", (listed(keys), range_id))
+        rows = self.rows("make", (listed(keys), range_id))
         return {PartitionKey(*key): number for number, *key in rows}
 
     def acquire(self, numbers: Sequence[int]) -> dict[int, Acquired]:
         """Raise the range ids of those partitions that still exist; return their state."""
-        found = dict(map(acquired_of, self._written("acquire", (listed(numbers),))))
+        found = dict(map(acquired_of, self.rows("acquire", (listed(numbers),))))
         return {
             number: one._replace(controls=self._controls(number)) for number, one in found.items()
         }
@@ -312,12 +312,30 @@ class SqliteFile:
         try:
             return self._later(number, before, most, most_bytes)
         except SUSPECT:
-            return later_one_by_one(self, number, before, most, most_bytes)
+            heads = self.rows("later_heads", (number, before, max(most, 0)))
+            return later_one_by_one(self, number, heads, most_bytes)
+
+    def later_after(
+        self, number: int, after: tuple[float, int], most: int, most_bytes: int
+    ) -> list[Later]:
+        values = (number, *after, max(most, 0))
+        try:
+            found = self._later_of(number, reaching(self.json("later_after", values), most_bytes))
+            if all(later.body for later in found):
+                return found
+        except SUSPECT:
+            pass
+        # The due time of an unreadable row comes from the index: callers go on after that place.
+        return later_one_by_one(self, number, self.rows("later_after_heads", values), most_bytes)
 
     def _later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
-        found: list[Later | None] = []
         heads = self.json("later", (number, before, max(most, 0)))
-        for part in portions(reaching(heads, most_bytes)):
+        return self._later_of(number, reaching(heads, most_bytes))
+
+    def _later_of(self, number: int, heads: Sequence[Sequence[int]]) -> list[Later]:
+        """Return the tasks with these numbers, given with the sizes of their bodies."""
+        found: list[Later | None] = []
+        for part in portions(heads):
             if len(part) == 1:
                 found.append(self.later_one(number, part[0][0]))
                 continue
@@ -416,13 +434,13 @@ class SqliteFile:
 
     def row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None
         """Run a statement and return its first row; None if it has none."""
-        with translated(self.path):
-            found = self._connection.execute(_STATEMENTS[name], values).fetchall()
+        found = self.rows(name, values)
         return found[0] if found else None
 
-    def _written(self, name: str, values: Sequence[Any]) -> list[Any]:
+    def rows(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Run a statement and return its rows."""
         with translated(self.path):
-            # The statement, and with it its transaction, ends only when all rows are fetched.
+            # A statement that writes, and with it its transaction, ends when all are fetched.
             return self._connection.execute(_STATEMENTS[name], values).fetchall()
 
 

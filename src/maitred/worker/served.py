@@ -42,7 +42,7 @@ class Served:
         self.read = handler.signature.read
         self.hidden = handler.hidden
         """The parameters whose values stay out of logs and failures; None if there are none."""
-        self.signature = handler.signature.describe()
+        self.signature = handler.describe()
         """The shape of the arguments, which the node tells producers."""
         self.health = Health()
         """How its queries end here, compared with those of other workers."""

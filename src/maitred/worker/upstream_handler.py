@@ -55,7 +55,7 @@ class Raw(Signature):
     def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (payload,), {}
 
-    def describe(self) -> bytes:
+    def describe(self, hidden: tuple[str, ...] = ()) -> bytes:  # noqa: ARG002 - it hides nothing
         return b""
 
 

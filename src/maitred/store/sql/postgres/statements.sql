@@ -230,6 +230,35 @@ WHERE partition_id = $1 AND due < $2
 ORDER BY due, sequence
 LIMIT $3
 
+-- name: later_after
+-- The comparison of two columns is one condition of the index later_by_due.
+SELECT sequence, due, body
+FROM (
+    SELECT *, sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
+    FROM maitred.later AS row
+    WHERE partition_id = $1 AND (due, sequence) > ($2, $3)
+        AND NOT EXISTS (
+            SELECT 1 FROM maitred.damaged AS d
+            WHERE d.partition_id = $1 AND d.kind = 'later' AND d.first = row.sequence
+        )
+    WINDOW line AS (ORDER BY due, sequence ROWS UNBOUNDED PRECEDING)
+    ORDER BY due, sequence
+    LIMIT $4
+) AS l
+WHERE bytes_before < $5
+ORDER BY due, sequence
+
+-- name: later_after_heads
+SELECT sequence, due
+FROM maitred.later AS row
+WHERE partition_id = $1 AND (due, sequence) > ($2, $3)
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'later' AND d.first = row.sequence
+    )
+ORDER BY due, sequence
+LIMIT $4
+
 -- name: later_one
 SELECT sequence, due, body FROM maitred.later WHERE partition_id = $1 AND sequence = $2
 

@@ -117,16 +117,32 @@ FROM (
 )
 
 -- name: later_heads
--- The same from the index alone: a row may be damaged.
-SELECT json_group_array(json_array(sequence, due))
+-- The same from the index alone: a row may be damaged. Not as text, so that each due time is exact.
+SELECT sequence, due
+FROM later INDEXED BY later_by_due
+WHERE partition_id = ?1 AND due < ?2
+    AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'later')
+ORDER BY due, sequence
+LIMIT ?3
+
+-- name: later_after
+SELECT json_group_array(json_array(sequence, size))
 FROM (
-    SELECT sequence, due
-    FROM later INDEXED BY later_by_due
-    WHERE partition_id = ?1 AND due < ?2
+    SELECT sequence, length(body) - 8 AS size -- without its moment
+    FROM later
+    WHERE partition_id = ?1 AND (due, sequence) > (?2, ?3)
         AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'later')
     ORDER BY due, sequence
-    LIMIT ?3
+    LIMIT ?4
 )
+
+-- name: later_after_heads
+SELECT sequence, due
+FROM later INDEXED BY later_by_due
+WHERE partition_id = ?1 AND (due, sequence) > (?2, ?3)
+    AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'later')
+ORDER BY due, sequence
+LIMIT ?4
 
 -- name: later_bodies
 SELECT json_group_array(json_array(sequence, hex(body)))

@@ -1,0 +1,378 @@
+"""The answers of the admin API; the OpenAPI document has the schemas of these classes.
+
+Moments are unix times in seconds; 0 means never, or not known. Every list names the parts of the
+system that did not answer, so that a short list is not taken for a complete one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from maitred.matching.controls import Pause, QueueControls  # noqa: TC001 - msgspec reads them
+from maitred.protocol.inspection import EventKind, TaskState, Withheld  # noqa: TC001 - likewise
+from maitred.protocol.messages import ShardStatus  # noqa: TC001 - likewise
+from maitred.protocol.tasks import EffectiveSetting, StoredAmount  # noqa: TC001 - likewise
+from maitred.settings import Permission  # noqa: TC001 - likewise
+
+
+class ToldError(Struct):
+    """An error, as everywhere in the API."""
+
+    code: str
+    message: str
+    remedy: str | None
+    outcome: str
+
+
+class UnreachablePart(Struct, kw_only=True, omit_defaults=True):
+    """A part of the system that did not answer: a partition, a queue, a shard or a node."""
+
+    error: ToldError
+    partition: int | None = None
+    queue: str = ""
+    """`namespace/queue`, if the list is about several queues."""
+    shard: int | None = None
+    node: str = ""
+
+
+class CallerState(Struct):
+    """Who asks, and what that user may do."""
+
+    user: str | None
+    permissions: dict[str, list[Permission]]
+    """By namespace; `*` stands for all others."""
+    release: str
+    node: str
+    """The address of the node that the gateway uses."""
+    with_users: bool
+
+
+# Queues
+
+
+class QueueRow(Struct, kw_only=True):
+    """A queue in a list: sums over its partitions."""
+
+    namespace: str
+    queue: str
+    backlog: int
+    oldest_seconds: float
+    """Seconds since the first waiting task was ready to run; 0 if none waits."""
+    running: int
+    slots_free: int
+    added_per_second: float
+    finished_per_second: float
+    failed: int
+    dead: int
+    paused: Pause | None
+    partitions: int
+    workers: int
+    queries_waiting: int
+
+
+class ListedQueues(Struct):
+    """A page of queues."""
+
+    queues: list[QueueRow]
+    namespaces: dict[str, int]
+    """How many queues each namespace has that the user may see, whatever the filter."""
+    cursor: str | None
+    unreachable: list[UnreachablePart]
+
+
+class QueueState(Struct):
+    """The sums over the partitions of a queue, and each partition."""
+
+    namespace: str
+    queue: str
+    backlog: int
+    running: int
+    later: int
+    dead: int
+    offers: int
+    stored: StoredAmount
+    namespace_stored: StoredAmount
+    workers: list[str]
+    served_seconds_ago: float | None
+    controls: QueueControls
+    settings: dict[str, EffectiveSetting]
+    """The settings that can be set live, and where each value comes from."""
+    partitions: list[dict[str, Any]]
+
+
+class ChangedControls(Struct):
+    """The controls of a queue after a request to change them."""
+
+    controls: QueueControls
+    changed: bool
+    """Whether this request has changed them."""
+    partitions: int
+    told: int
+    """How many partitions have the controls; the others learn of them within seconds."""
+
+
+class PartitionNumbers(Struct):
+    """The numbers of partitions of a queue from now on."""
+
+    read: int
+    write: int
+    version: int
+
+
+class PurgedQueue(Struct):
+    """How many tasks this request has dropped or counted."""
+
+    tasks: dict[str, int]
+    """By state."""
+    cursor: str | None
+    """Send the request again with it, until it is null."""
+    unreachable: list[UnreachablePart]
+
+
+class DroppedQueue(Struct):
+    """What was deleted with a queue."""
+
+    partitions: int
+    """0: the queue did not exist."""
+    tasks: int
+    dead: int
+    workers: int
+    """Workers that serve the queue; while they stay, they create it anew."""
+
+
+class HandlerParameter(Struct):
+    """A parameter of a handler."""
+
+    name: str
+    type: Any
+    """A word such as `int`, or an array such as `["list", "str"]`; `docs/http.md` has them all."""
+    required: bool
+    hidden: bool
+
+
+class HandlerFunction(Struct):
+    """A function that serves a queue."""
+
+    function: str
+    parameters: list[HandlerParameter]
+
+
+class QueueHandlers(Struct):
+    """The functions that serve a queue, or did in the last day; the last one first."""
+
+    functions: list[HandlerFunction]
+    takes_anything: bool
+    """Whether no worker has told parameters, or one takes any arguments."""
+    served_seconds_ago: float | None
+    """None: no worker has served the queue in the last day."""
+
+
+# Tasks
+
+
+class TaskRow(Struct, kw_only=True):
+    """A task in a list."""
+
+    id: str
+    """`namespace/queue/partition/sequence`."""
+    namespace: str
+    queue: str
+    partition: int
+    sequence: int
+    state: TaskState
+    priority: int
+    added_at: float
+    by: str
+    """User who added it and the address from which it came."""
+    attempts: int
+    retries: int
+    """Attempts that may still follow."""
+    due_at: float
+    expires_at: float
+    worker: str
+    started_at: float
+    ended_at: float
+    kept_until: float
+    cancelling: bool
+    reason: str
+    """Why a dead letter died."""
+    error: str
+    message: str
+    """Private."""
+    payload_bytes: int
+    withheld: Withheld
+    """Why there are no arguments although they were asked for."""
+    arguments: Any = None
+    """An object or an array; null if they were not asked for, or are withheld. Private."""
+
+
+class ListedTasks(Struct):
+    """A page of tasks."""
+
+    tasks: list[TaskRow]
+    cursor: str | None
+    more: bool
+    """Whether the page ended before it was full, because it had looked at so many tasks: the next
+    page goes on."""
+    unreachable: list[UnreachablePart]
+
+
+class TaskEvent(Struct, kw_only=True):
+    """Something that happened to a task, or is planned."""
+
+    at: float
+    what: EventKind
+    attempt: int
+    worker: str
+    by: str
+    error: str
+    message: str
+    """Private."""
+    forwarded: bool
+    omitted: int
+    """So many events before this one are no longer known."""
+
+
+class TaskHistory(Struct, kw_only=True):
+    """Everything that is known of a task."""
+
+    task: TaskRow
+    events: list[TaskEvent]
+    node: str
+    shard: int
+    retention: float
+    timeout: float
+    lease_until: float
+    traceback: str
+    """Private."""
+    result: Any
+    """Private."""
+    result_withheld: Withheld
+    progress: str
+    function: str
+
+
+class ActedTasks(Struct):
+    """What came of an action on tasks."""
+
+    done: int
+    left: dict[str, str]
+    """Why it was not done, by task."""
+    added: dict[str, str]
+    """For `again`: the new task, by the old one."""
+    matched: int
+    """How many tasks passed the filter, or were named."""
+    cursor: str | None
+    """Send the request again with it, until it is null."""
+    unreachable: list[UnreachablePart]
+
+
+class DeadGroup(Struct):
+    """Dead letters that died of the same error."""
+
+    error: str
+    message: str
+    """Private. Empty: it is not shown, or the messages differ."""
+    reason: str
+    count: int
+    newest_at: float
+    example: str
+    """Partition and sequence number of the newest one."""
+
+
+class DeadGroups(Struct):
+    """Groups among the dead letters that this request has looked at, the largest first."""
+
+    groups: list[DeadGroup]
+    looked_at: int
+    more: bool
+    cursor: str | None
+    """With it, the next request looks at further ones; a caller adds the groups up."""
+    unreachable: list[UnreachablePart]
+
+
+# Workers and nodes
+
+
+class RunningItem(Struct, kw_only=True, omit_defaults=True):
+    """A task or a query that a worker runs."""
+
+    queue: str
+    """`namespace/queue`."""
+    since: float
+    task: str = ""
+    """Partition and sequence number."""
+    query: int | None = None
+    """Number of the query at this gateway."""
+    attempt: int = 0
+
+
+class ListedWorker(Struct, kw_only=True):
+    """A worker, with the queues of it that the user may see."""
+
+    worker: str
+    session: str
+    address: str
+    queues: list[str]
+    """`namespace/queue`."""
+    slots: int
+    busy: int
+    limit: int | None
+    limit_reason: str
+    state: Literal["online", "draining", "offline"]
+    online: bool
+    heard_seconds: float
+    suspected: bool
+    good: float
+    blocked: int
+    running: list[RunningItem] = field(default_factory=list)
+    """As far as it is known here: tasks, and the queries of this gateway."""
+
+
+class ListedWorkers(Struct):
+    """A page of workers."""
+
+    workers: list[ListedWorker]
+    cursor: str | None
+    unreachable: list[UnreachablePart]
+
+
+class OrderedWorkers(Struct):
+    """The workers that were told to go offline, or online."""
+
+    workers: list[ListedWorker]
+
+
+class NodeRow(Struct, kw_only=True):
+    """A node of the cluster, or the only one."""
+
+    id: str
+    node: str
+    address: str
+    state: str
+    release: str
+    protocol: int
+    shards: int
+    since: float
+    load: float | None
+    beat_seconds_ago: float | None
+    partitions: int | None
+    held: int | None
+    clock_ahead_seconds: float | None
+
+
+class NodesState(Struct):
+    """The nodes, and the state of each shard."""
+
+    cluster: str | None
+    """The name of the cluster; null: there is none."""
+    version: int
+    protocol: int
+    lease_seconds: float
+    problem: str
+    """Why the membership table cannot be read; empty if it can, or there is none."""
+    nodes: list[NodeRow]
+    shards: list[ShardStatus]
+    unreachable: list[UnreachablePart]

@@ -1,0 +1,51 @@
+"""Shows the queries of this gateway: to their own users, and to users who may look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maitred.errors import PermissionDenied
+from maitred.gateway.http.answers import ListedQueries
+from maitred.protocol.private_data import public_query
+from maitred.protocol.queries import QueryFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.requesting import RequestingGateway
+    from maitred.settings import Permission
+
+
+class QueryViews:
+    """The views of queries."""
+
+    def __init__(self, gateway: RequestingGateway) -> None:
+        self._gateway = gateway
+
+    async def queries(
+        self, caller: Caller, params: Mapping[str, Any], namespace: str
+    ) -> ListedQueries:
+        """Return rows of the query table, with texts and messages as far as the caller may see
+        them."""
+        wanted = QueryFilter(namespace=namespace, **params)
+        restrict_to_own(caller, wanted, "read")
+        rows = self._gateway.ask().table.rows(wanted)
+        if not caller.allows(namespace, "reveal"):
+            rows = [one if one.user == caller.user else public_query(one) for one in rows]
+        return ListedQueries(rows)
+
+
+def restrict_to_own(caller: Caller, wanted: QueryFilter, permission: Permission) -> None:
+    """Restrict the filter to the caller's own queries, unless the caller has the permission for
+    those of others. Raise `PermissionDenied` if it names another user, or if the caller may not
+    even query."""
+    if caller.identity is None or caller.allows(wanted.namespace, permission):
+        return
+    caller.require(wanted.namespace, "query")
+    if wanted.user not in {"", caller.user}:
+        raise PermissionDenied(
+            f"Queries of other users need the permission {permission!r} in the namespace "
+            f"{wanted.namespace!r}."
+        )
+    wanted.user = caller.user

@@ -1,0 +1,207 @@
+"""Shows single tasks: lists, the history of one, and dead letters by error.
+
+Private data are asked of the node only for callers that may see them. A filter by argument, and by
+the text of an error, needs private data as well; then they are asked for and left out of the
+answer, unless the caller wanted to see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import structs
+
+from maitred.client.task_lists import argument_filter, list_tasks, show_task
+from maitred.client.task_rows import place_text, shown_row, task_row
+from maitred.gateway.admin.answers import (
+    DeadGroup,
+    DeadGroups,
+    ListedTasks,
+    TaskEvent,
+    TaskHistory,
+    TaskRow,
+)
+from maitred.gateway.admin.json_values import is_json
+from maitred.gateway.admin.page_cursors import read_page, write_page
+from maitred.gateway.admin.told_errors import unreachable
+from maitred.protocol.inspection import LISTED_MAX, TaskFilter
+from maitred.routing.names import TASKS, QueueId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.requesting import RequestingGateway
+    from maitred.protocol.inspection import ListedTask
+
+SCAN_SECONDS: Final = 1.0
+"""How long one request looks through dead letters."""
+
+SCANNED_MAX: Final = 20_000
+"""Most dead letters that one request looks through."""
+
+GROUPS_MAX: Final = 200
+"""Most groups with a message of their own in one answer. Dead letters with further messages are
+counted in a group without one, so that messages that are all different do no harm."""
+
+PAGE: Final = 100
+"""Tasks of a page unless the caller says otherwise."""
+
+
+class TaskViews:
+    """The views of tasks."""
+
+    def __init__(self, gateway: RequestingGateway) -> None:
+        self._gateway = gateway
+
+    async def tasks(
+        self, caller: Caller, params: Mapping[str, Any], namespace: str, queue: str
+    ) -> ListedTasks:
+        """Return a page of the tasks of a queue."""
+        wanted = filter_of(params)
+        sight = sight_of(caller, namespace, wanted, asked=params.get("reveal", False))
+        state = params.get("state")
+        page_of = ("tasks", namespace, queue, state, structs.astuple(wanted))
+        page = await list_tasks(
+            self._gateway.requester(),
+            QueueId(namespace, queue, TASKS),
+            *(() if state is None else ((state,),)),
+            tasks=wanted,
+            reveal=sight.asks,
+            most=params.get("most", PAGE),
+            cursor=read_page(params.get("cursor"), *page_of),
+        )
+        return ListedTasks(
+            [row_of(QueueId(namespace, queue, TASKS), one, sight) for one in page.tasks],
+            write_page(page.cursor, *page_of),
+            page.more,
+            unreachable("partition", page.silent),
+        )
+
+    async def history(
+        self,
+        caller: Caller,
+        params: Mapping[str, Any],
+        namespace: str,
+        queue: str,
+        partition: int,
+        sequence: int,
+    ) -> TaskHistory:
+        """Return everything that is known of a task."""
+        sight = sight_of(caller, namespace, TaskFilter(), asked=params.get("reveal", False))
+        id_ = QueueId(namespace, queue, TASKS)
+        shown = await show_task(
+            self._gateway.requester(), id_, partition, sequence, reveal=sight.asks
+        )
+        if sight.is_denied:
+            shown.result_withheld = "permission"
+        told = shown_row(id_, shown)
+        told["task"] = row_of(id_, shown.task, sight)
+        told["events"] = [TaskEvent(**structs.asdict(one)) for one in shown.events]
+        history = TaskHistory(**told)  # type: ignore[arg-type]
+        if not is_json(history.result):
+            history.result, history.result_withheld = None, "unreadable"
+        return history
+
+    async def dead_groups(
+        self, caller: Caller, params: Mapping[str, Any], namespace: str, queue: str
+    ) -> DeadGroups:
+        """Return groups among the dead letters of a queue, after looking through some of them."""
+        sight = sight_of(caller, namespace, TaskFilter(), asked=True)
+        page_of = ("dead groups", namespace, queue)
+        place = read_page(params.get("cursor"), *page_of)
+        client, id_ = self._gateway.requester(), QueueId(namespace, queue, TASKS)
+        groups = _Groups()
+        silent = {}
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SCAN_SECONDS
+        while True:
+            page = await list_tasks(
+                client, id_, ("dead",), reveal=sight.asks, most=LISTED_MAX, cursor=place
+            )
+            groups.add(page.tasks)
+            silent |= page.silent
+            place = page.cursor
+            if place is None or groups.looked_at >= SCANNED_MAX or loop.time() >= until:
+                break
+        return DeadGroups(
+            groups.ordered(),
+            groups.looked_at,
+            place is not None,
+            write_page(place, *page_of),
+            unreachable("partition", silent),
+        )
+
+
+class Sight(NamedTuple):
+    """What a caller sees of private data."""
+
+    asks: bool
+    """Whether the node is asked for them."""
+    shows: bool
+    """Whether the answer has them."""
+    is_denied: bool
+    """Whether the caller wants them and may not see them."""
+
+
+def sight_of(caller: Caller, namespace: str, wanted: TaskFilter, *, asked: bool) -> Sight:
+    """Return what the caller sees; raise `PermissionDenied` for a filter by argument without the
+    permission `reveal`: which tasks are listed would tell the argument."""
+    if wanted.argument is not None:
+        caller.require(namespace, "reveal")
+    may = caller.allows(namespace, "reveal")
+    needs = wanted.argument is not None or bool(wanted.error)
+    return Sight(may and (asked or needs), may and asked, asked and not may)
+
+
+def filter_of(params: Mapping[str, Any]) -> TaskFilter:
+    """Return the filter that the parameters of a request say."""
+    argument = params.get("argument")
+    return TaskFilter(
+        worker=params.get("worker", ""),
+        error=params.get("error", ""),
+        by=params.get("by", ""),
+        added_after=params.get("added_after", 0.0),
+        added_before=params.get("added_before", 0.0),
+        argument=None if argument is None else argument_filter(argument),
+    )
+
+
+def row_of(queue: QueueId, task: ListedTask, sight: Sight) -> TaskRow:
+    """Return the row of a task as its caller may see it."""
+    if not sight.shows:
+        withheld: Any = "permission" if sight.is_denied else ""
+        task = structs.replace(task, message="", arguments=None, withheld=withheld)
+    row = TaskRow(**task_row(queue, task))  # type: ignore[arg-type]
+    if not is_json(row.arguments):
+        row.arguments, row.withheld = None, "unreadable"
+    return row
+
+
+class _Groups:
+    """Dead letters, counted by why they died."""
+
+    def __init__(self) -> None:
+        self.looked_at = 0
+        self._groups: dict[tuple[str, str, str], DeadGroup] = {}
+
+    def add(self, tasks: list[ListedTask]) -> None:
+        """Count some dead letters."""
+        groups = self._groups
+        for one in tasks:
+            key = (one.error, one.message, one.reason)
+            if key not in groups and len(groups) >= GROUPS_MAX:
+                key = (one.error, "", one.reason)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = DeadGroup(one.error, key[1], one.reason, 0, 0.0, "")
+            group.count += 1
+            if one.ended_at >= group.newest_at:
+                group.newest_at = one.ended_at
+                group.example = place_text((one.partition, one.sequence))
+        self.looked_at += len(tasks)
+
+    def ordered(self) -> list[DeadGroup]:
+        """Return the groups, the largest first."""
+        return sorted(self._groups.values(), key=lambda one: (-one.count, one.error, one.message))
