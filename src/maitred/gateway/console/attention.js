@@ -6,7 +6,8 @@ import { deadPlace, queuePlace, tasksPlace } from "./places.js";
 // A queue that works well begins a task within seconds; a minute of waiting is worth a look.
 export const OLD_SECONDS = 60;
 
-const SHOWN_MAX = 12;
+// The list is for a glance; the pages of queues and dead letters have all.
+const SHOWN_MAX = 5;
 
 // Return [{kind, name, text, to, action}], the most urgent first. `kind`: `bad` or `warn`.
 export function attention(queues, groups) {

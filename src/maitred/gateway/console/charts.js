@@ -6,7 +6,7 @@ import { hour, time } from "./format.js";
 const WIDTH = 600;
 
 // Gaps of the grid: enough to read a value, few enough to stay in the background.
-const GRID_LINES = 3;
+const GRID_LINES = 2;
 
 const nice = [1, 2, 2.5, 5, 10];
 
@@ -74,7 +74,10 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   const end = from + step * (length - 1);
   const span = Math.max(1, end - from);
   const tickEvery = span > 2_400 ? 900 : span > 900 ? 300 : 120;
-  for (let moment = Math.ceil(from / tickEvery) * tickEvery; moment <= end; moment += tickEvery) ticks.push(moment);
+  for (let moment = Math.ceil(from / tickEvery) * tickEvery; moment <= end; moment += tickEvery) {
+    // A label at the edge would be cut.
+    if (moment - from > span * 0.04 && end - moment > span * 0.04) ticks.push(moment);
+  }
   const point = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
     const place = Math.round(((event.clientX - box.left) / box.width) * (length - 1));

@@ -95,7 +95,7 @@ export class Dead {
 
   async bulk(action, group) {
     const filter = { worker: "", error: group?.error ?? "", by: "", added_after: 0, added_before: 0 };
-    const described = group ? `All dead letters of ${this.namespace}/${this.queue} with the error ${group.error || group.reason}` : `All dead letters of ${this.namespace}/${this.queue}`;
+    const described = group ? `All dead letters of ${this.namespace}/${this.queue} whose error contains ${group.error || group.reason}` : `All dead letters of ${this.namespace}/${this.queue}`;
     if (await changeAll(this.namespace, this.queue, action, "dead", filter, described)) {
       this.more = [];
       this.live.refresh();
@@ -135,17 +135,18 @@ export class Dead {
                   h(
                     "li",
                     { key: `${group.error} ${group.reason} ${group.message ?? ""}`, class: "card" },
-                    h("div", { class: "line" }, h("b", { class: "number" }, count(group.count)), h("code", { class: "bad" }, group.error || group.reason || "unknown error"), group.reason && group.error ? h("span", { class: "dim" }, group.reason) : null, h("span", { class: "dim", title: moment(group.newest_at) }, `newest ${ago(group.newest_at)}`)),
+                    h("div", { class: "line" }, h("b", { class: "number" }, count(group.count)), h("code", { class: "bad" }, group.error || group.reason || "unknown error"), group.reason && group.error ? h("span", { class: "dim" }, group.reason) : null, h("span", { class: "dim", title: moment(group.newest_at) }, `newest ${ago(group.newest_at)}`),
+                      h(
+                        "div",
+                        { class: "buttons" },
+                        group.example ? link(place(["tasks", this.namespace, this.queue, ...group.example.split("/")]), "An example", "button small") : null,
+                        link(tasksPlace(this.namespace, this.queue, { state: "dead", error: group.error }), "Show", "button small"),
+                        button("Retry", { key: `r${at}`, kind: "small", denied, onclick: () => this.bulk("retry", group) }),
+                        button("Drop", { key: `d${at}`, kind: "small danger quiet", denied, onclick: () => this.bulk("drop", group) }),
+                      ),
+                    ),
                     group.message ? h("p", { class: "told" }, group.message) : null,
                     bar(group.count, most, "bad"),
-                    h(
-                      "div",
-                      { class: "buttons" },
-                      group.example ? link(place(["tasks", this.namespace, this.queue, ...group.example.split("/")]), "An example", "button small") : null,
-                      link(tasksPlace(this.namespace, this.queue, { state: "dead", error: group.error }), "Show", "button small"),
-                      button("Retry", { key: `r${at}`, kind: "small", denied, onclick: () => this.bulk("retry", group) }),
-                      button("Drop", { key: `d${at}`, kind: "small danger quiet", denied, onclick: () => this.bulk("drop", group) }),
-                    ),
                   ),
                 ),
               ),

@@ -40,7 +40,7 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds <= 0) return "0 s";
   if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
-  if (seconds < 1) return `${seconds < 0.01 ? (seconds * 1e3).toFixed(1) : Math.round(seconds * 1e3)} ms`;
+  if (seconds < 1) return `${seconds < 0.0095 ? (seconds * 1e3).toFixed(1) : Math.round(seconds * 1e3)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.round(seconds)} s`;
   if (seconds < 3_600) return two(seconds, 60, "min", 1, "s");
@@ -73,14 +73,23 @@ export function now() {
   return (Date.now() + ahead) / 1_000;
 }
 
+// A duration in one unit: for ages, which a list has many of.
+export function age(seconds) {
+  if (seconds === null || seconds === undefined) return NOTHING;
+  if (seconds < 60) return `${Math.max(0, Math.floor(seconds))} s`;
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)} h`;
+  return `${Math.floor(seconds / 86_400)} d`;
+}
+
 export function ago(unix) {
-  return unix ? `${duration(Math.max(0, now() - unix))} ago` : NOTHING;
+  return unix ? `${age(Math.max(0, now() - unix))} ago` : NOTHING;
 }
 
 export function until(unix) {
   if (!unix) return NOTHING;
   const left = unix - now();
-  return left <= 0 ? "now" : `in ${duration(left)}`;
+  return left <= 0 ? "now" : `in ${age(left + 1)}`;
 }
 
 export function time(unix) {

@@ -2,7 +2,7 @@
 
 import { path } from "./api.js";
 import { h } from "./dom.js";
-import { ago, bytes, count, duration, rate, share } from "./format.js";
+import { age, ago, bytes, count, duration, rate, share } from "./format.js";
 import { Live } from "./live.js";
 import { badge, bar, empty, fact, problem, unreachable } from "./parts.js";
 
@@ -75,7 +75,7 @@ export class Nodes {
                 h("td", { class: "number" }, count(one.partitions)),
                 h("td", { class: "bars" }, total ? bar(one.partitions ?? 0, total) : null),
                 h("td", { class: "number" }, one.load === null || one.load === undefined ? "–" : share(one.load)),
-                h("td", { class: "number" }, one.beat_seconds_ago === null || one.beat_seconds_ago === undefined ? "–" : `${duration(one.beat_seconds_ago)} ago`),
+                h("td", { class: "number" }, one.beat_seconds_ago === null || one.beat_seconds_ago === undefined ? "–" : `${age(one.beat_seconds_ago)} ago`),
               ),
             ),
           ),

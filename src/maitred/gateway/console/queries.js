@@ -91,7 +91,7 @@ export class Queries {
           ? empty("No query is like that.")
           : h(
               "div",
-              { class: "wide" },
+              { class: "wide sheet" },
               h(
                 "table",
                 { class: "rows still", "aria-label": "Queries" },

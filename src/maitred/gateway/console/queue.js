@@ -7,6 +7,7 @@ import { Live } from "./live.js";
 import { act, badge, bar, button, confirm, dialog, empty, fact, field, inPortions, link, problem, unreachable } from "./parts.js";
 import { deadPlace, go, place, tasksPlace } from "./places.js";
 import { charts } from "./series.js";
+import { TaskList } from "./tasks.js";
 import { inOrder, tree } from "./tree.js";
 
 const PURGED = [
@@ -33,10 +34,12 @@ export class QueuePage {
     this.rates = new Map();
     this.live = new Live((index, data) => this.got(index, data), (index, error) => this.failed(index, error));
     this.live.watch([path([namespace, "queues", queue]), path(["series"], { namespace, queue })]);
+    this.list = new TaskList(app, namespace, queue, { state: "running" });
   }
 
   close() {
     this.live.close();
+    this.list.close();
   }
 
   got(index, data) {
@@ -235,6 +238,7 @@ export class QueuePage {
       this.facts(),
       charts(this.series, this.hover, this.app.update),
       this.partitions(),
+      h("section", { class: "embedded", "aria-labelledby": "its-tasks" }, h("h2", { id: "its-tasks" }, "Tasks ", link(tasksPlace(this.namespace, this.queue, this.list.address), "on a page of their own", "aside")), this.list.view()),
       h("div", { class: "columns" }, this.settings(), this.storage()),
     ];
   }

@@ -88,7 +88,7 @@ export class TaskPage {
           this.app.update();
         },
       }),
-      actionsFor(task.state).map(([action, one]) => button(one.label, { key: action, kind: one.kind, denied, onclick: () => this.act(action) })),
+      actionsFor(task.state).map(([action, one], at) => button(one.label, { key: action, kind: one.kind === "danger" ? "danger quiet" : at === 0 ? "primary" : "", denied, onclick: () => this.act(action) })),
       ["running", "waiting", "delayed"].includes(task.state)
         ? null
         : button("With other arguments", {
@@ -117,7 +117,7 @@ export class TaskPage {
       fact("size", bytes(task.payload_bytes)),
       node ? fact("node", String(node).slice(0, 8), { title: node, sub: `, shard ${shard}` }) : null,
     ];
-    return h("dl", { class: "facts" }, list);
+    return h("dl", { class: "facts texts" }, list);
   }
 
   timeline() {

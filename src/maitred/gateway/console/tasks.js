@@ -3,7 +3,7 @@
 import { actionsFor, change, changeAll } from "./actions.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
-import { ago, bytes, count, duration, inline, moment, now, until } from "./format.js";
+import { age, ago, bytes, count, inline, moment, now, until } from "./format.js";
 import { Suggesting, badge, button, empty, link, problem, select, unreachable } from "./parts.js";
 import { go, note, numberOf, place, queueNames, queuePlace, taskPlace, taskPlaceById, tasksPlace } from "./places.js";
 import { Table } from "./table.js";
@@ -191,8 +191,8 @@ export class TaskList {
 
   columns() {
     const whens = {
-      running: ["since", (row) => duration(Math.max(0, now() - row.started_at)), (row) => row.started_at],
-      waiting: ["waits", (row) => duration(Math.max(0, now() - (row.due_at || row.added_at))), (row) => row.added_at],
+      running: ["since", (row) => age(Math.max(0, now() - row.started_at)), (row) => row.started_at],
+      waiting: ["waits", (row) => age(Math.max(0, now() - (row.due_at || row.added_at))), (row) => row.added_at],
       delayed: ["due", (row) => until(row.due_at), (row) => row.due_at],
       dead: ["died", (row) => ago(row.ended_at), (row) => row.ended_at],
       ended: ["ended", (row) => ago(row.ended_at), (row) => row.ended_at],

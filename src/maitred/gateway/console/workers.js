@@ -2,7 +2,7 @@
 
 import { path, post } from "./api.js";
 import { h } from "./dom.js";
-import { count, duration, now, time } from "./format.js";
+import { age, count, duration, now, time } from "./format.js";
 import { sparkline } from "./charts.js";
 import { Suggesting, act, badge, button, confirm, empty, link, unreachable } from "./parts.js";
 import { note, place, queueNames, queuePlace, taskPlaceById } from "./places.js";
@@ -52,7 +52,7 @@ export class Workers {
         { name: "busy", label: "busy", class: "number", cell: (row) => [count(row.busy), h("small", {}, ` of ${count(row.slots)}`)] },
         { name: "limit", label: "limit", class: "number mid", title: "How many tasks and queries the worker takes at a time, as it measures itself", cell: (row) => h("span", { title: row.limit_reason || null }, row.limit === null || row.limit === undefined ? "–" : count(row.limit)) },
         { name: "queues", label: "queues", class: "low", cell: (row) => this.queues(row) },
-        { name: "heard", label: "heard", class: "number mid", cell: (row) => h("span", { class: row.heard_seconds > QUIET_SECONDS ? "warn" : "" }, `${duration(row.heard_seconds)} ago`) },
+        { name: "heard", label: "heard", class: "number mid", cell: (row) => h("span", { class: row.heard_seconds > QUIET_SECONDS ? "warn" : "" }, `${age(row.heard_seconds)} ago`) },
         { name: "action", label: "", class: "action", cell: (row) => this.action(row) },
       ],
       key: (row) => row.session,
