@@ -9,6 +9,13 @@ from maitred.protocol.access import CreateToken, Introspect, ListTokens, Reload,
 from maitred.protocol.cluster import DescribeCluster, DrainNode, HandOver, TellView
 from maitred.protocol.cql import encode_query, encode_register, encode_startup, encode_token
 from maitred.protocol.frames import Opcode
+from maitred.protocol.inspection import (
+    ArgumentFilter,
+    ChangeTasks,
+    ListTasks,
+    ShowTask,
+    TaskFilter,
+)
 from maitred.protocol.messages import Echo, Status, encode
 from maitred.protocol.queries import (
     Allocate,
@@ -68,6 +75,9 @@ VIEW: Final = ClusterView(
     ),
 )
 """A view of a cluster with one member."""
+
+FILTER: Final = TaskFilter("worker", "Error", "user", 1.0, 2.0, ArgumentFilter("0", b"\x01"))
+"""Which tasks a list is about, with all that it may have."""
 
 FRAME_BYTES: Final = 4_096
 """The limit of the shard that gets them."""
@@ -154,5 +164,18 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
     ),
     (Opcode.PURGE, encode(PurgeTasks("n", "q", 1, 0, 900, "waiting", dry_run=True))),
     (Opcode.PURGE, encode(PurgeTasks("n", "q", 1, 0, 900, "dead", 60.0))),
+    # Operators look at tasks and change them.
+    *(
+        (message.opcode, encode(message))
+        for message in (
+            ListTasks("n", "q", 1, 0, 900, "waiting", reveal=True),
+            ListTasks("n", "q", 1, 0, 900, "delayed", FILTER, (1.0, 2**32), 10, reveal=True),
+            ListTasks("n", "q", 1, 0, 900, "ended"),
+            ShowTask("n", "q", 1, 0, 900, 2**32, reveal=True),
+            ChangeTasks("n", "q", 1, 0, 900, "cancel", [2**32]),
+            ChangeTasks("n", "q", 1, 0, 900, "again", [2**32, 2**32 + 1], "why"),
+            ChangeTasks("n", "q", 1, 0, 900, "run-now", [2**32]),
+        )
+    ),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

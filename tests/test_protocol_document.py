@@ -6,6 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 from random import Random
+from typing import get_args
 from uuid import uuid4
 
 import pytest
@@ -15,9 +16,24 @@ from msgspec.structs import FieldInfo, fields
 from maitred import errors, logs
 from maitred.matching.records import Terms
 from maitred.membership.view import ClusterMember
+from maitred.node.inspection_requests import LOOKED_AT
 from maitred.node.shard import Shard
 from maitred.node.shard_place import ShardPlace
+from maitred.node.task_views import LISTED_ARGUMENT_BYTES
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
+from maitred.protocol.inspection import (
+    CHANGED_MAX,
+    LISTED_MAX,
+    ArgumentFilter,
+    EventKind,
+    HistoryEvent,
+    ListedState,
+    ListedTask,
+    ListTasks,
+    TaskAction,
+    TaskFilter,
+    Withheld,
+)
 from maitred.protocol.messages import ANSWERS, REQUESTS
 from maitred.protocol.notation import Reader
 from maitred.protocol.queries import (
@@ -35,6 +51,7 @@ from maitred.protocol.refusals import encode_error
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import SetMember
 from maitred.protocol.tasks import (
+    REASON_CHARACTERS,
     Counts,
     DeadLetter,
     End,
@@ -152,6 +169,8 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("set member", SetMember),
         ("end", End),
         ("failure", Failure),
+        ("task filter", TaskFilter),
+        ("argument filter", ArgumentFilter),
         ("reservation", Reserved),
         ("allocation", Allocation),
         ("member", Member),
@@ -175,17 +194,39 @@ def test_what_stands_inside_of_fields(name: str, kind: type[Struct]) -> None:
 
 
 def _shown(default: object) -> str:
-    if default == msgpack.encode(None):
+    if default is None or default == msgpack.encode(None):
         return "nil"
     return '""' if default == "" else str(default)
 
 
-@pytest.mark.parametrize("kind", [PartitionDescription, DeadLetter, WorkerRow, QueryRow])
+@pytest.mark.parametrize(
+    "kind",
+    [PartitionDescription, DeadLetter, ListedTask, HistoryEvent, WorkerRow, QueryRow],
+)
 def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
     text = DOCUMENT.read_text()
     section = text[text.index("### Administration") : text.index("## Events")]
     for one in fields(kind):
         assert f"`{one.name}`" in section
+
+
+@pytest.mark.parametrize("words", [ListedState, EventKind, TaskAction, Withheld])
+def test_every_word_about_a_single_task_is_named(words: object) -> None:
+    text = DOCUMENT.read_text()
+    section = text[text.index("### Single tasks") : text.index("## Queries")]
+    for word in filter(None, get_args(words)):
+        assert f"`{word}`" in section
+
+
+def test_limits_of_requests_about_single_tasks() -> None:
+    text = DOCUMENT.read_text()
+    section = text[text.index("### Single tasks") : text.index("## Queries")]
+    default = next(one.default for one in fields(ListTasks) if one.name == "most")
+    assert f"at most `most` tasks (1 to {LISTED_MAX:,}, default {default})" in section
+    assert f"to 1 to {CHANGED_MAX:,} tasks" in section
+    assert f"about {LOOKED_AT:,} tasks" in section
+    assert f"more than {LISTED_ARGUMENT_BYTES:,} bytes" in section
+    assert f"at most {REASON_CHARACTERS} characters" in section
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,8 @@ class Driver:
                 new = [task for task in self.partition.own_tasks.tasks.values() if not task.stored]
                 assert unwritten.tasks == len(new)
                 assert unwritten.bytes == sum(
-                    len(task.payload) + len(task.failure) + TASK_BYTES for task in new
+                    len(task.payload) + len(task.failure) + len(task.past) + TASK_BYTES
+                    for task in new
                 )
                 assert stored.tasks + unwritten.tasks == open_tasks
         quota.tasks, quota.bytes = before

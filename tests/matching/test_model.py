@@ -27,6 +27,7 @@ from maitred.matching.effects import Foreign
 from maitred.matching.records import Terms
 from maitred.protocol.tasks import Outcome
 from maitred.settings import Forwarding
+from tests.matching import listing
 from tests.matching.driver import DONE, FAILED, Driver, Run, session_of
 
 if TYPE_CHECKING:
@@ -401,6 +402,23 @@ class PartitionMachine(RuleBasedStateMachine):
         store = self.driver.store
         if self.books.added[sequence].safe and sequence not in self.books.dropped:
             assert sequence in store.unfinished() | store.dead.keys(), "a dead letter is lost"
+
+    @rule(most=st.sampled_from([1, 3, 13, 1_000]))
+    def list_tasks(self, most: int) -> None:
+        """Operators see every task that is not over, once."""
+        driver = self.driver
+        partition = driver.partition
+        found = listing.waiting(driver, most) + listing.delayed(driver, most)
+        found += listing.running(driver, most)
+        numbers = [one.task.sequence for one in found]
+        assert len(numbers) == len(set(numbers)), "a task is listed twice"
+        assert partition.own_tasks.tasks.keys() <= set(numbers)
+        claimed = partition.attempts.claims.keys() & driver.store.unfinished()
+        unseen = claimed - partition.own_tasks.tasks.keys()
+        assert len(numbers) + len(unseen) >= partition.own_tasks.open_tasks
+        assert len(numbers) <= partition.own_tasks.open_tasks
+        for one in listing.ended(driver, most):
+            assert one.task.sequence not in partition.own_tasks.tasks
 
     @rule(place=PLACES, retry=st.booleans())
     def dead_letters(self, *, place: int, retry: bool) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct, defstruct, msgpack
 from msgspec.structs import fields
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol import access, cluster, messages, queries, tasks
+from maitred.protocol import access, cluster, inspection, messages, queries, tasks
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     ANSWERS,
@@ -76,7 +76,10 @@ CONTROLS = {
 WHOLE: dict[int, list[Any]] = {
     Opcode.ECHO: ECHO,
     Opcode.STATUS: STATUS,
-    Opcode.ADD: [*PARTITION, 7, [b"a", b"b"], 4, 0.5, 60.0, [1, 0.5, 8.0, 30.0, 0.0], "user"],
+    Opcode.ADD: [
+        *(*PARTITION, 7, [b"a", b"b"], 4, 0.5, 60.0, [1, 0.5, 8.0, 30.0, 0.0, [0, 2]], "user"),
+        "user@10.0.0.7",
+    ],
     Opcode.AWAIT: [*PARTITION, 2**32 + 1],
     Opcode.REVOKE: [*PARTITION, 2**32 + 1],
     Opcode.OFFER: [*PARTITION, 7, SESSION, "worker", 32, 1, "host:1", "user"],
@@ -90,6 +93,12 @@ WHOLE: dict[int, list[Any]] = {
         *(*PARTITION, "set", "why", 7, {"rate_per_second": 5.0}, ["scaling.adaptive"], "user"),
     ],
     Opcode.PURGE: [*PARTITION, "dead", 60.0, True, 7, [1, 2], "why", "user", "10.0.0.7:1"],
+    Opcode.LIST_TASKS: [
+        *(*PARTITION, "ended", ["worker", "ValueError", "alice", 1.5, 2.5, ["card", b"\x01"]]),
+        *([2.5, 2**32], 10, True),
+    ],
+    Opcode.SHOW_TASK: [*PARTITION, 2**32 + 1, True],
+    Opcode.CHANGE_TASKS: [*PARTITION, "again", [2**32 + 1], "why", "user", "10.0.0.7:1"],
     Opcode.DEAD: [*PARTITION, "retry", [2**32 + 1], 100],
     Opcode.QUEUES: STATUS,
     Opcode.DELETE: [*PARTITION, True],
@@ -193,7 +202,7 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
         )
     kinds = {
         kind
-        for module in (messages, tasks, queries, access, cluster)
+        for module in (messages, tasks, inspection, queries, access, cluster)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }

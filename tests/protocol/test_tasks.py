@@ -13,6 +13,15 @@ from msgspec.structs import fields
 
 from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
+from maitred.protocol.inspection import (
+    CHANGED_MAX,
+    INSPECTION_EXCHANGES,
+    LISTED_MAX,
+    ArgumentFilter,
+    HistoryEvent,
+    ListedTask,
+    TaskFilter,
+)
 from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, decode_answer
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import OfferedMany, OfferMany, SetMember
@@ -39,17 +48,19 @@ from maitred.protocol.tasks import (
 
 ORDER: dict[type[Struct], str] = {
     Counts: "read write version",
-    Terms: "retries backoff_first backoff_longest timeout retention",
+    Terms: "retries backoff_first backoff_longest timeout retention hidden",
     Given: "partition sequence attempt proof timeout payload waited",
     End: "sequence attempt proof how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
     "again_seconds tracebacks proof range_id",
+    TaskFilter: "worker error by added_after added_before argument",
+    ArgumentFilter: "name value",
 }
 """The fields of what is inside of messages. They are never in another order."""
 
 REQUEST_ORDER: dict[int, str] = {
-    Opcode.ADD: "version payloads priority delay expires terms user",
+    Opcode.ADD: "version payloads priority delay expires terms user origin",
     Opcode.AWAIT: "sequence",
     Opcode.REVOKE: "sequence",
     Opcode.OFFER: "version session worker slots hops address user",
@@ -61,6 +72,9 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.RESIZE: "read write force user",
     Opcode.CONTROL: "action reason version settings unset user",
     Opcode.PURGE: "state older_than dry_run until cursor reason user source",
+    Opcode.LIST_TASKS: "state filter after most reveal",
+    Opcode.SHOW_TASK: "sequence reveal",
+    Opcode.CHANGE_TASKS: "action sequences reason user source",
     Opcode.DEAD: "action sequences most",
     Opcode.QUEUES: "",
     Opcode.DELETE: "force",
@@ -80,6 +94,10 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.RESIZE: "counts",
     Opcode.CONTROL: "controls changed partitions told",
     Opcode.PURGE: "tasks is_complete until cursor",
+    Opcode.LIST_TASKS: "tasks cursor looked_at now",
+    Opcode.SHOW_TASK: "task events node shard retention timeout lease_until traceback result "
+    "result_withheld function",
+    Opcode.CHANGE_TASKS: "done left added",
     Opcode.DEAD: "letters total",
     Opcode.QUEUES: "queues quotas",
     Opcode.DELETE: "partitions tasks dead workers",
@@ -87,7 +105,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.SIGNATURES: "signatures served_seconds_ago paused_seconds_ago",
     Opcode.DAMAGED: "rows total tasks",
 }
-MAPS = {PartitionDescription, DeadLetter}
+MAPS = {PartitionDescription, DeadLetter, ListedTask, HistoryEvent}
 
 
 def names(kind: type[Struct]) -> list[str]:
@@ -97,7 +115,7 @@ def names(kind: type[Struct]) -> list[str]:
 def test_the_order_of_fields_is_the_protocol() -> None:
     """A field that is moved or removed would be read as another one: fields only ever come at the
     end, with a default."""
-    for kind, answer in EXCHANGES:
+    for kind, answer in (*EXCHANGES, *INSPECTION_EXCHANGES):
         base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
         assert names(kind) == [*names(base), *REQUEST_ORDER[kind.opcode].split()], kind
         if kind.opcode in ANSWER_ORDER:
@@ -111,9 +129,9 @@ def test_the_order_of_fields_is_the_protocol() -> None:
 
 
 def test_what_is_an_array_and_what_is_a_map() -> None:
-    for _, answer in EXCHANGES:
+    for _, answer in (*EXCHANGES, *INSPECTION_EXCHANGES):
         assert answer.__struct_config__.array_like == (answer not in MAPS), answer
-    assert not DeadLetter.__struct_config__.array_like
+    assert not any(inside.__struct_config__.array_like for inside in MAPS)
     assert all(inside.__struct_config__.array_like for inside in ORDER)
 
 
@@ -137,6 +155,7 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.RESIZE,
         Opcode.CONTROL,
         Opcode.PURGE,
+        Opcode.CHANGE_TASKS,
         Opcode.DEAD,
         Opcode.DAMAGED,
         Opcode.DELETE,
@@ -162,12 +181,18 @@ OFFER: list[Any] = ["n", "q", 1, 0, 1000, 3, bytes(16), "w", 8]
 FINISH: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), [[1, 1, PROOF]]]
 BEAT: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), "w", [[1, 1, PROOF]]]
 DEAD: list[Any] = ["n", "q", 1, 0, 1000, "list", [], 5]
+LIST: list[Any] = ["n", "q", 1, 0, 1000, "ended", [], [0.0, 0], 5]
+SHOW: list[Any] = ["n", "q", 1, 0, 1000, 1]
+CHANGE: list[Any] = ["n", "q", 1, 0, 1000, "cancel", [1]]
 SHORT: dict[int, list[Any]] = {
     Opcode.ADD: ADD,
     Opcode.OFFER: OFFER,
     Opcode.FINISH: FINISH,
     Opcode.HEARTBEAT: BEAT,
     Opcode.DEAD: DEAD,
+    Opcode.LIST_TASKS: LIST,
+    Opcode.SHOW_TASK: SHOW,
+    Opcode.CHANGE_TASKS: CHANGE,
 }
 MANY = TASKS_MAX
 
@@ -203,6 +228,18 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.DEAD, 6, [1] * MANY, [1] * (MANY + 1)),
     (Opcode.DEAD, 7, 1, 0),
     (Opcode.DEAD, 7, MANY, MANY + 1),
+    (Opcode.LIST_TASKS, 5, "expired", "failed"),
+    (Opcode.LIST_TASKS, 6, ["w" * 200], ["w" * 201]),
+    (Opcode.LIST_TASKS, 6, ["", "", "", 0, 0, ["a", b""]], ["", "", "", 0, 0, ["a"]]),
+    (Opcode.LIST_TASKS, 7, [0.0, 0], [0.0, -1]),
+    (Opcode.LIST_TASKS, 8, 1, 0),
+    (Opcode.LIST_TASKS, 8, LISTED_MAX, LISTED_MAX + 1),
+    (Opcode.SHOW_TASK, 5, 0, -1),
+    (Opcode.CHANGE_TASKS, 5, "run-now", "run"),
+    (Opcode.CHANGE_TASKS, 6, [0], [-1]),
+    (Opcode.CHANGE_TASKS, 6, [1], []),
+    (Opcode.CHANGE_TASKS, 6, [1] * CHANGED_MAX, [1] * (CHANGED_MAX + 1)),
+    (Opcode.CHANGE_TASKS, 7, "r" * 500, "r" * 501),
 ]
 
 

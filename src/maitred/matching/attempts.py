@@ -378,8 +378,12 @@ class Attempts:
             return False
         if known is None and (self._knows_all or len(self.claims) >= self._ledger.stored):
             return False  # the store has fewer tasks than that: most of them are over
-        revoked = known is not None and known.revoked and attempt == known.attempt
-        self.claims[sequence] = Claim(holder, worker, attempt, until, revoked=revoked)
+        revoked, given_at = False, 0.0
+        if known is not None and attempt == known.attempt:
+            revoked, given_at = known.revoked, known.given_at
+        self.claims[sequence] = Claim(
+            holder, worker, attempt, until, revoked=revoked, given_at=given_at
+        )
         self.claims.move_to_end(sequence)
         return True
 

@@ -13,7 +13,10 @@ likewise, counted down. Ready ones: priority and number. Dead letters: 0 and num
 
 FIRST: Place = (0.0, 0)
 
-SightedState = Literal["running", "waiting", "delayed", "dead", "done", "cancelled", "expired"]
+SightedState = Literal[
+    "running", "waiting", "delayed", "dead", "done", "cancelled", "expired", "failed"
+]
+"""`failed`: its dead letter is gone. The others are those of `TaskState` in the protocol."""
 
 
 class SightedTask(NamedTuple):

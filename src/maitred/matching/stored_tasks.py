@@ -128,7 +128,7 @@ class StoredTasks:
         """Tell the token where the task is, in memory, in the store, or over."""
         if sequence < SEQUENCES_PER_RANGE:
             raise self._intake.absence(sequence)
-        sighting = self._lists.one(sequence, now)
+        sighting = self._in_memory(sequence, now)
         if sighting is None:
             self._look_up(ShowSearch(sequence, token))
         else:
@@ -296,11 +296,22 @@ class StoredTasks:
     # Looking
 
     def _decide_showing(self, search: ShowSearch, rows: StoredRows, now: float) -> bool:
-        sighting = self._lists.one(search.sequence, now) or self._stored(search.sequence, rows, now)
+        sequence = search.sequence
+        sighting = self._in_memory(sequence, now) or self._stored(sequence, rows, now)
         if sighting is None:
             return False
         self._effects.append(TellSighting(search.token, sighting))
         return True
+
+    def _in_memory(self, sequence: int, now: float) -> SightedTask | None:
+        """Return a task, or its end, that memory knows; a dead letter is in the store."""
+        sighting = self._lists.one(sequence, now)
+        if sighting is not None:
+            return sighting
+        ended = self._results.outcomes.get(sequence, now)
+        if ended is None or ended.status == "failed":
+            return None
+        return self._lists.outcome(sequence, ended)
 
     def _stored(self, sequence: int, rows: StoredRows, now: float) -> SightedTask | None:
         """Return a task as its rows have it; None if they have neither the task nor its end."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import Dead, Later, Record, Segment
     from maitred.matching.sighted_task import Place, SightedState
     from maitred.matching.task_ends import Ended, EndStatus
+    from maitred.matching.unread_segments import MarkedSegment
 
 
 class TaskLists:
@@ -111,14 +112,18 @@ class TaskLists:
         self,
         priority: int,
         after: int,
-        rows: Sequence[tuple[Segment, frozenset[int]]],
+        around: Sequence[MarkedSegment],
+        following: Sequence[MarkedSegment],
         now: float,
         *,
         is_all: bool,
     ) -> tuple[list[SightedTask], int | None]:
         """Return the tasks of one priority that are ready to run and follow `after`, by number; and
-        the number up to which the list is complete, None if it is complete. `rows` are the segments
-        that follow, or reach beyond, `after`; `is_all` says whether there are no more."""
+        the number up to which the list is complete, None if it is complete. `around` are the
+        segments in whose range `after` is; `following` those of this priority that begin behind
+        it; `is_all` says whether there are no more."""
+        rows = [one for one in around if one[0].priority == priority and one[0].first <= after]
+        rows += following
         horizon = None if is_all or not rows else max(segment.last for segment, _ in rows)
         found = {
             sequence: task
@@ -214,7 +219,7 @@ _STATUSES: dict[EndStatus, SightedState] = {
     "done": "done",
     "cancelled": "cancelled",
     "expired": "expired",
-    "failed": "dead",
+    "failed": "failed",
 }
 _status: Callable[[EndStatus], SightedState] = _STATUSES.__getitem__
 

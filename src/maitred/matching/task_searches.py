@@ -26,7 +26,7 @@ class StoredRows(NamedTuple):
     result: Result | None = None
     """The task's result, unless that has expired."""
     dead: Dead | None = None
-    """Its dead letter; not read if there is a result."""
+    """Its dead letter; not read if there is a result, unless the search wants it."""
     damaged: Sequence[Damaged] = ()
     """Rows that were set aside and in whose range the task is."""
 
@@ -38,6 +38,8 @@ class TaskSearch:
 
     wants_end = True
     """Whether to read what came of a task that is over, too."""
+    wants_letter = False
+    """Whether to read the dead letter also if there is a result."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -72,6 +74,8 @@ class ShowSearch(CallerSearch):
     """An operator asks for all that is known of the task."""
 
     __slots__ = ()
+
+    wants_letter = True
 
 
 class Told(Struct, eq=False):

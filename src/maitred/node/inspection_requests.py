@@ -161,18 +161,18 @@ class InspectionRequests:
         if not 0 <= priority < PRIORITIES:
             raise InvalidArgument(f"There is no priority {priority}.")
         key = owned.key
-        rows = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
-        tasks = sum(segment.tasks for segment, _ in rows)
-        size = sum(len(segment.body) for segment, _ in rows)
-        is_all = tasks < PIECE and size < PIECE_BYTES
-        if sequence:  # the segment that the place lies in
-            around = await self._store.segments_around(key, sequence)
-            rows = [one for one in around if one.segment.priority == priority] + [
-                one for one in rows if one.segment.first > sequence
-            ]
+        following = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
+        tasks = sum(segment.tasks for segment, _ in following)
+        size = sum(len(segment.body) for segment, _ in following)
+        around = await self._store.segments_around(key, sequence) if sequence else []
         self._partitions.check(owned)
         found, horizon = owned.partition.lists.waiting(
-            priority, sequence, rows, self._loop.time(), is_all=is_all
+            priority,
+            sequence,
+            around,
+            following,
+            self._loop.time(),
+            is_all=tasks < PIECE and size < PIECE_BYTES,
         )
         if horizon is not None:
             return found, (float(priority), horizon)
@@ -236,8 +236,8 @@ class InspectionRequests:
             if body is None:
                 result = ShownValue(None, "forgotten")
             elif arguments is None:
-                is_open = task.terms.hidden == () and not _hides(handlers)
-                result = ShownValue(body) if is_open else ShownValue(None, "forgotten")
+                is_open = handlers.is_served and not (task.terms.hidden or _hides(handlers))
+                result = ShownValue(body) if is_open else ShownValue(None, "unknown")
             else:
                 result = arguments.result(body)
             shown.result, shown.result_withheld = result.body, result.withheld

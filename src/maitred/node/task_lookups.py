@@ -81,7 +81,7 @@ class TaskLookups:
         if result is not None and result.expires_at <= wall_clock:
             result = None
         dead = None
-        if result is None:
+        if result is None or search.wants_letter:
             dead = await self._read(self._store.dead_one(key, sequence))
         damaged = await self._read(self._store.damaged_around(key, sequence))
         return StoredRows(result=result, dead=dead, damaged=damaged)

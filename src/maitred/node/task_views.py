@@ -75,7 +75,7 @@ class TaskView:
         """Return the row of the task in a list, without arguments."""
         task, sighting, wall = self.task, self._sighting, self._wall
         is_running = task.state is GIVEN or sighting.state == "running"
-        is_over = sighting.state in ("done", "cancelled", "expired")
+        is_over = sighting.state in ("done", "cancelled", "expired", "failed")
         began = is_running or (sighting.state == "done")
         ended_at = sighting.died_at or (task.ended + wall if task.ended else 0.0)
         if sighting.state == "dead":

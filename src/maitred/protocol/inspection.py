@@ -26,10 +26,13 @@ LISTED_MAX = 1_000
 CHANGED_MAX = 1_000
 """Most tasks that one request changes: some ten milliseconds of the shard."""
 
-TaskState = Literal["running", "waiting", "delayed", "dead", "done", "cancelled", "expired"]
+TaskState = Literal[
+    "running", "waiting", "delayed", "dead", "done", "cancelled", "expired", "failed"
+]
 """The state of a task as operators see it. `running`: a worker has it. `waiting`: it is ready to
 run. `delayed`: it is not due yet, for a delay or the backoff of a retry. `dead`: its attempts are
-used up, and it is a dead letter. The others: how it ended."""
+used up, and it is a dead letter. The others: how it ended. `failed`: it failed, and its dead letter
+is gone."""
 
 ListedState = Literal[
     "running", "waiting", "delayed", "dead", "ended", "done", "cancelled", "expired"
@@ -254,8 +257,9 @@ class TasksChanged(Answer, array_like=True, gc=False):
     done: list[int]
     """Sequence numbers of the tasks to which it was done, those that are being stopped included."""
     left: dict[int, str] = field(default_factory=dict)
-    """Why it was not done to the others: `over`, `running`, `waiting`, `not-delayed`, `not-dead`,
-    `forgotten`, `unknown`, or the code of an error."""
+    """Why it was not done to the others: `over`, `running`, `waiting`, `delayed`, `not-delayed`,
+    `not-dead`, `forgotten`, `unknown`, `read-only` (the partition accepts no tasks), or the code of
+    an error."""
     added: dict[int, int] = field(default_factory=dict)
     """For `again`: the number of the new task, by that of the old one."""
 

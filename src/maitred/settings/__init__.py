@@ -31,7 +31,7 @@ from maitred.settings.node import (
     Node,
     Restarts,
 )
-from maitred.settings.queues import Forwarding, QuerySettings, Queue, Scaling, Shedding
+from maitred.settings.queues import Forwarding, History, QuerySettings, Queue, Scaling, Shedding
 
 __all__ = [
     "HTTP_PORT",
@@ -42,6 +42,7 @@ __all__ = [
     "ClusterSettings",
     "Forwarding",
     "GatewaySettings",
+    "History",
     "Jwt",
     "Limits",
     "Log",

@@ -97,11 +97,11 @@ class History(Schema, frozen=True, kw_only=True):
     """For how long operators see tasks that are over. Tasks that are not over, and dead letters,
     are always seen."""
 
-    tasks: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    tasks: Advanced[Annotated[int, Meta(ge=0, le=100_000)]] = 1_000
     """Most tasks that are over and that each partition keeps in memory; some 700 bytes each, with
     arguments of up to 16 KiB. 0: none."""
 
-    seconds: Seconds = 3600.0
+    seconds: Advanced[Seconds] = 3600.0
     """How long each of them is kept. All partitions of a shard together keep
     `limits.history_bytes`; a partition that moves to another node begins with none."""
 

@@ -219,7 +219,7 @@ class ListedTasks(Struct):
     unreachable: list[UnreachablePart]
 
 
-class TaskEvent(Struct, kw_only=True):
+class HistoryRow(Struct, kw_only=True):
     """Something that happened to a task, or is planned."""
 
     at: float
@@ -239,7 +239,7 @@ class TaskHistory(Struct, kw_only=True):
     """Everything that is known of a task."""
 
     task: TaskRow
-    events: list[TaskEvent]
+    events: list[HistoryRow]
     node: str
     shard: int
     retention: float
@@ -339,7 +339,7 @@ class ListedWorkers(Struct):
     unreachable: list[UnreachablePart]
 
 
-class OrderedWorkers(Struct):
+class ToldWorkers(Struct):
     """The workers that were told to go offline, or online."""
 
     workers: list[ListedWorker]

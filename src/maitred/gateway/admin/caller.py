@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maitred.settings import Permission
 
 
-class Caller(NamedTuple):
+class AdminCaller(NamedTuple):
     """Who asks a gateway, and from where."""
 
     identity: Identity | None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maitred.client.client import AsyncClient
-    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
     from maitred.protocol.messages import ShardStatus
 
@@ -32,7 +32,7 @@ class NodeViews:
     def __init__(self, gateway: RequestingGateway) -> None:
         self._gateway = gateway
 
-    async def me(self, caller: Caller, _params: Mapping[str, Any]) -> CallerState:
+    async def me(self, caller: AdminCaller, _params: Mapping[str, Any]) -> CallerState:
         """Return who asks, and what that user may do."""
         identity = caller.identity
         permissions = EVERYTHING if identity is None else identity.permissions
@@ -44,7 +44,7 @@ class NodeViews:
             with_users=self._gateway.guard.required,
         )
 
-    async def nodes(self, _caller: Caller, _params: Mapping[str, Any]) -> NodesState:
+    async def nodes(self, _caller: AdminCaller, _params: Mapping[str, Any]) -> NodesState:
         """Return the nodes, and the state of each shard."""
         client = self._gateway.requester()
         found, cluster = await asyncio.gather(client.statuses(STATUS_SECONDS), _cluster(client))

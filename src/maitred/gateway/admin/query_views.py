@@ -12,7 +12,7 @@ from maitred.protocol.queries import QueryFilter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
     from maitred.settings import Permission
 
@@ -24,7 +24,7 @@ class QueryViews:
         self._gateway = gateway
 
     async def queries(
-        self, caller: Caller, params: Mapping[str, Any], namespace: str
+        self, caller: AdminCaller, params: Mapping[str, Any], namespace: str
     ) -> ListedQueries:
         """Return rows of the query table, with texts and messages as far as the caller may see
         them."""
@@ -36,7 +36,7 @@ class QueryViews:
         return ListedQueries(rows)
 
 
-def restrict_to_own(caller: Caller, wanted: QueryFilter, permission: Permission) -> None:
+def restrict_to_own(caller: AdminCaller, wanted: QueryFilter, permission: Permission) -> None:
     """Restrict the filter to the caller's own queries, unless the caller has the permission for
     those of others. Raise `PermissionDenied` if it names another user, or if the caller may not
     even query."""

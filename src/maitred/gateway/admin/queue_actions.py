@@ -17,9 +17,9 @@ from maitred.errors import InvalidArgument, MaitredError, UnknownQueue, UnknownW
 from maitred.gateway.admin.answers import (
     ChangedControls,
     DroppedQueue,
-    OrderedWorkers,
     PartitionNumbers,
     PurgedQueue,
+    ToldWorkers,
 )
 from maitred.gateway.admin.page_cursors import read_page, write_page
 from maitred.gateway.admin.told_errors import unreachable
@@ -40,13 +40,14 @@ from maitred.routing.names import TASKS, QueueId
 
 if TYPE_CHECKING:
     from maitred.gateway.admin.bodies import (
+        NoBody,
         PartitionsBody,
         PauseBody,
         PurgeBody,
         PurgedState,
         SettingsBody,
     )
-    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
 
 PURGE_SECONDS: Final = 1.0
@@ -71,19 +72,23 @@ class QueueActions:
         self._gateway = gateway
 
     async def pause(
-        self, caller: Caller, body: PauseBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: PauseBody, namespace: str, queue: str
     ) -> ChangedControls:
         """Pause the queue."""
         return await self._set_paused(caller, body, "pause", QueueId(namespace, queue, TASKS))
 
     async def resume(
-        self, caller: Caller, body: PauseBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: PauseBody, namespace: str, queue: str
     ) -> ChangedControls:
         """Resume the queue."""
         return await self._set_paused(caller, body, "resume", QueueId(namespace, queue, TASKS))
 
     async def _set_paused(
-        self, caller: Caller, body: PauseBody, action: Literal["pause", "resume"], queue: QueueId
+        self,
+        caller: AdminCaller,
+        body: PauseBody,
+        action: Literal["pause", "resume"],
+        queue: QueueId,
     ) -> ChangedControls:
         return await self._control(
             ControlQueue(
@@ -99,7 +104,7 @@ class QueueActions:
         )
 
     async def settings(
-        self, caller: Caller, body: SettingsBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: SettingsBody, namespace: str, queue: str
     ) -> ChangedControls:
         """Set settings of the queue live, or give them back to the settings file."""
         if not body.set and not body.unset:
@@ -126,7 +131,7 @@ class QueueActions:
         return ChangedControls(answer.controls, answer.changed, answer.partitions, answer.told)
 
     async def partitions(
-        self, caller: Caller, body: PartitionsBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: PartitionsBody, namespace: str, queue: str
     ) -> PartitionNumbers:
         """Change the number of partitions of a queue that exists."""
         client, id_ = self._gateway.requester(), QueueId(namespace, queue, TASKS)
@@ -138,7 +143,7 @@ class QueueActions:
         return PartitionNumbers(counts.read, counts.write, counts.version)
 
     async def delete(
-        self, caller: Caller, namespace: str, queue: str, *, force: bool
+        self, caller: AdminCaller, namespace: str, queue: str, *, force: bool
     ) -> DroppedQueue:
         """Delete the queue with all that it has."""
         message = DeleteQueue(namespace, queue, TASKS, ROOT, 0, force, caller.user, caller.source)
@@ -150,7 +155,7 @@ class QueueActions:
         return DroppedQueue(deleted.partitions, deleted.tasks, deleted.dead, deleted.workers)
 
     async def purge(
-        self, caller: Caller, body: PurgeBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: PurgeBody, namespace: str, queue: str
     ) -> PurgedQueue:
         """Drop tasks of the queue, or count them, for about a second."""
         states = _states(body)
@@ -158,7 +163,7 @@ class QueueActions:
         place = _resumed(read_page(body.cursor, *page_of), states)
         client, id_ = self._gateway.requester(), QueueId(namespace, queue, TASKS)
         known = (await described(client, id_, ROOT)).counts.read
-        tasks = dict.fromkeys(states, 0)
+        tasks: dict[str, int] = dict.fromkeys(states, 0)
         silent: dict[int, Silent] = {}
         loop = asyncio.get_running_loop()
         until = loop.time() + PURGE_SECONDS
@@ -197,15 +202,26 @@ class QueueActions:
         at = None if following is None else write_cursor(following)
         return PurgedQueue(tasks, write_page(at, *page_of), unreachable("partition", silent))
 
-    async def order_worker(
+    async def worker_offline(
+        self, caller: AdminCaller, _body: NoBody, namespace: str, queue: str, worker: str
+    ) -> ToldWorkers:
+        """Take a worker offline for this queue: it gets no more tasks and queries of it."""
+        return await self._order(caller, "offline", namespace, queue, worker)
+
+    async def worker_online(
+        self, caller: AdminCaller, _body: NoBody, namespace: str, queue: str, worker: str
+    ) -> ToldWorkers:
+        """Put a worker back online for this queue."""
+        return await self._order(caller, "online", namespace, queue, worker)
+
+    async def _order(
         self,
-        caller: Caller,
+        caller: AdminCaller,
         action: Literal["offline", "online"],
         namespace: str,
         queue: str,
         worker: str,
-    ) -> OrderedWorkers:
-        """Take a worker offline for this queue, or put it back online."""
+    ) -> ToldWorkers:
         id_ = QueueId(namespace, queue, TASKS)
         message = Workers(*id_, ROOT, 0, action, worker, caller.user, caller.source)
         answer = await self._gateway.requester().request(message)
@@ -215,7 +231,7 @@ class QueueActions:
                 f"No worker of the queue {namespace}/{queue} is called {worker!r}.",
                 remedy="GET /v1/workers has the workers.",
             )
-        return OrderedWorkers([worker_of(row, [f"{namespace}/{queue}"]) for row in rows])
+        return ToldWorkers([worker_of(row, [f"{namespace}/{queue}"]) for row in rows])
 
 
 def _states(body: PurgeBody) -> list[PurgedState]:

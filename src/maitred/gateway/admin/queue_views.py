@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import to_builtins
 
+from maitred.client.plain_values import plain
 from maitred.errors import MaitredError, printable
 from maitred.gateway.admin.answers import (
     HandlerFunction,
@@ -13,7 +14,6 @@ from maitred.gateway.admin.answers import (
     QueueHandlers,
     QueueState,
 )
-from maitred.gateway.admin.json_values import is_json
 from maitred.gateway.admin.told_errors import told_error
 from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.tasks import PartitionDescription, Signatures, SignaturesFound
@@ -22,7 +22,7 @@ from maitred.routing.names import TASKS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
 
 
@@ -33,7 +33,7 @@ class QueueViews:
         self._gateway = gateway
 
     async def queue(
-        self, _caller: Caller, _params: Mapping[str, Any], namespace: str, queue: str
+        self, _caller: AdminCaller, _params: Mapping[str, Any], namespace: str, queue: str
     ) -> QueueState:
         """Return the description of all partitions of a queue, and their sums."""
         found = await self._gateway.describe(namespace, queue)
@@ -57,7 +57,7 @@ class QueueViews:
         )
 
     async def handlers(
-        self, _caller: Caller, _params: Mapping[str, Any], namespace: str, queue: str
+        self, _caller: AdminCaller, _params: Mapping[str, Any], namespace: str, queue: str
     ) -> QueueHandlers:
         """Return the functions that serve a queue, for forms."""
         message = Signatures(namespace, queue, TASKS, 0, 0, must_exist=True)
@@ -68,9 +68,7 @@ class QueueViews:
                 HandlerFunction(
                     printable(shape.function),
                     [
-                        HandlerParameter(
-                            name, kind if is_json(kind) else "any", required, name in shape.hidden
-                        )
+                        HandlerParameter(name, plain(kind), required, name in shape.hidden)
                         for name, kind, required in shape.parameters
                     ],
                 )

@@ -18,7 +18,7 @@ from maitred.routing.names import TASKS, QueueId
 if TYPE_CHECKING:
     from maitred.client.task_changes import TasksChange
     from maitred.gateway.admin.bodies import FilterBody, TaskActionBody
-    from maitred.gateway.admin.caller import Caller
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
 
 
@@ -29,7 +29,7 @@ class TaskActions:
         self._gateway = gateway
 
     async def act(
-        self, caller: Caller, body: TaskActionBody, namespace: str, queue: str
+        self, caller: AdminCaller, body: TaskActionBody, namespace: str, queue: str
     ) -> ActedTasks:
         """Do something to tasks, for about a second."""
         id_ = QueueId(namespace, queue, TASKS)
@@ -56,7 +56,7 @@ class TaskActions:
         return _told(step.changed, step.matched, write_page(step.cursor, *page_of))
 
     async def _act_on_named(
-        self, caller: Caller, body: TaskActionBody, ids: list[str], queue: QueueId
+        self, caller: AdminCaller, body: TaskActionBody, ids: list[str], queue: QueueId
     ) -> ActedTasks:
         if body.filter is not None or body.state is not None or body.cursor is not None:
             raise InvalidArgument(

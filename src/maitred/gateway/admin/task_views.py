@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import structs
 
-from maitred.client.task_lists import argument_filter, list_tasks, show_task
+from maitred.client.task_lists import EVERY_STATE, argument_filter, list_tasks, show_task
 from maitred.client.task_rows import place_text, shown_row, task_row
 from maitred.gateway.admin.answers import (
     DeadGroup,
     DeadGroups,
+    HistoryRow,
     ListedTasks,
-    TaskEvent,
     TaskHistory,
     TaskRow,
 )
-from maitred.gateway.admin.json_values import is_json
 from maitred.gateway.admin.page_cursors import read_page, write_page
 from maitred.gateway.admin.told_errors import unreachable
 from maitred.protocol.inspection import LISTED_MAX, TaskFilter
@@ -31,7 +30,8 @@ from maitred.routing.names import TASKS, QueueId
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.gateway.admin.caller import Caller
+    from maitred.client.answers import Silent
+    from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
     from maitred.protocol.inspection import ListedTask
 
@@ -56,7 +56,7 @@ class TaskViews:
         self._gateway = gateway
 
     async def tasks(
-        self, caller: Caller, params: Mapping[str, Any], namespace: str, queue: str
+        self, caller: AdminCaller, params: Mapping[str, Any], namespace: str, queue: str
     ) -> ListedTasks:
         """Return a page of the tasks of a queue."""
         wanted = filter_of(params)
@@ -66,8 +66,8 @@ class TaskViews:
         page = await list_tasks(
             self._gateway.requester(),
             QueueId(namespace, queue, TASKS),
-            *(() if state is None else ((state,),)),
-            tasks=wanted,
+            EVERY_STATE if state is None else (state,),
+            wanted,
             reveal=sight.asks,
             most=params.get("most", PAGE),
             cursor=read_page(params.get("cursor"), *page_of),
@@ -81,7 +81,7 @@ class TaskViews:
 
     async def history(
         self,
-        caller: Caller,
+        caller: AdminCaller,
         params: Mapping[str, Any],
         namespace: str,
         queue: str,
@@ -98,14 +98,11 @@ class TaskViews:
             shown.result_withheld = "permission"
         told = shown_row(id_, shown)
         told["task"] = row_of(id_, shown.task, sight)
-        told["events"] = [TaskEvent(**structs.asdict(one)) for one in shown.events]
-        history = TaskHistory(**told)  # type: ignore[arg-type]
-        if not is_json(history.result):
-            history.result, history.result_withheld = None, "unreadable"
-        return history
+        told["events"] = [HistoryRow(**structs.asdict(one)) for one in shown.events]
+        return TaskHistory(**told)  # type: ignore[arg-type]
 
     async def dead_groups(
-        self, caller: Caller, params: Mapping[str, Any], namespace: str, queue: str
+        self, caller: AdminCaller, params: Mapping[str, Any], namespace: str, queue: str
     ) -> DeadGroups:
         """Return groups among the dead letters of a queue, after looking through some of them."""
         sight = sight_of(caller, namespace, TaskFilter(), asked=True)
@@ -113,7 +110,7 @@ class TaskViews:
         place = read_page(params.get("cursor"), *page_of)
         client, id_ = self._gateway.requester(), QueueId(namespace, queue, TASKS)
         groups = _Groups()
-        silent = {}
+        silent: dict[int, Silent] = {}
         loop = asyncio.get_running_loop()
         until = loop.time() + SCAN_SECONDS
         while True:
@@ -145,7 +142,7 @@ class Sight(NamedTuple):
     """Whether the caller wants them and may not see them."""
 
 
-def sight_of(caller: Caller, namespace: str, wanted: TaskFilter, *, asked: bool) -> Sight:
+def sight_of(caller: AdminCaller, namespace: str, wanted: TaskFilter, *, asked: bool) -> Sight:
     """Return what the caller sees; raise `PermissionDenied` for a filter by argument without the
     permission `reveal`: which tasks are listed would tell the argument."""
     if wanted.argument is not None:
@@ -173,10 +170,7 @@ def row_of(queue: QueueId, task: ListedTask, sight: Sight) -> TaskRow:
     if not sight.shows:
         withheld: Any = "permission" if sight.is_denied else ""
         task = structs.replace(task, message="", arguments=None, withheld=withheld)
-    row = TaskRow(**task_row(queue, task))  # type: ignore[arg-type]
-    if not is_json(row.arguments):
-        row.arguments, row.withheld = None, "unreadable"
-    return row
+    return TaskRow(**task_row(queue, task))  # type: ignore[arg-type]
 
 
 class _Groups:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from maitred.protocol.queries import QueryRow  # noqa: TC001 - msgspec reads the annotations
-from maitred.protocol.tasks import StoredAmount  # noqa: TC001
 
 
 class AddedTask(Struct):
@@ -29,23 +28,6 @@ class RevokedTask(Struct):
     """The state of the task since it was cancelled."""
 
     state: str
-
-
-class QueueState(Struct):
-    """The sums over the partitions of a queue, and each partition."""
-
-    namespace: str
-    queue: str
-    backlog: int
-    running: int
-    later: int
-    dead: int
-    offers: int
-    stored: StoredAmount
-    namespace_stored: StoredAmount
-    workers: list[str]
-    served_seconds_ago: float | None
-    partitions: list[dict[str, Any]]
 
 
 class QueueScaling(Struct):

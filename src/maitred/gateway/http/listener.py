@@ -23,6 +23,7 @@ from maitred.errors import (
     PermissionDenied,
     Unauthenticated,
 )
+from maitred.gateway.http.admin import AdminRoutes
 from maitred.gateway.http.admission import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
@@ -148,17 +149,16 @@ class HttpListener:
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(gateway), Pages(self)
         self._handlers = {
             "query": queries.query,
-            "list_queries": queries.list_queries,
             "cancel_query": queries.cancel_query,
             "add_task": tasks.add_task,
             "task_result": tasks.task_result,
             "cancel_task": tasks.cancel_task,
-            "describe_queue": tasks.describe_queue,
             "queue_scaling": tasks.queue_scaling,
             "health": pages.health,
             "ready": pages.ready,
             "metrics_page": pages.metrics_page,
             "document": pages.document,
+            **AdminRoutes(gateway).handlers,
         }
         self._look_at_date()
 

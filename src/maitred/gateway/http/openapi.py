@@ -10,6 +10,22 @@ from msgspec.json import schema_components
 
 from maitred import __version__
 from maitred.errors import RequestOutcome
+from maitred.gateway.admin.answers import (
+    ActedTasks,
+    CallerState,
+    ChangedControls,
+    DeadGroups,
+    DroppedQueue,
+    ListedTasks,
+    NodesState,
+    PartitionNumbers,
+    PurgedQueue,
+    QueueHandlers,
+    QueueState,
+    TaskHistory,
+    ToldWorkers,
+)
+from maitred.gateway.http.admin import BODIES
 from maitred.gateway.http.answers import (
     AddedTask,
     CancelledQuery,
@@ -17,11 +33,10 @@ from maitred.gateway.http.answers import (
     ListedQueries,
     PendingTask,
     QueueScaling,
-    QueueState,
     RevokedTask,
 )
-from maitred.gateway.http.parameters import PARAMETERS, PREFIX
-from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, HttpRoute
+from maitred.gateway.http.parameters import PREFIX, parameter
+from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, WORKER_LETTERS, HttpRoute
 from maitred.gateway.http.statuses import REASONS
 from maitred.routing.keys import PARTITIONS_MAX
 
@@ -50,6 +65,10 @@ IN_PATHS: Final[dict[str, tuple[str, Json]]] = {
         {"type": "integer", "minimum": 0, "maximum": PARTITIONS_MAX - 1},
     ),
     "sequence": ("Its number", {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}),
+    "worker": (
+        "The name of the worker, or the first digits of its session",
+        {"type": "string", "minLength": 1, "maxLength": WORKER_LETTERS, "pattern": "^[!-~]+$"},
+    ),
 }
 
 _TEXT: Final[Json] = {"type": "string"}
@@ -64,7 +83,22 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
         202: ("It is not over yet", PendingTask),
     },
     "cancel_task": {200: ("What that came to", RevokedTask)},
+    "me": {200: ("The user and the permissions", CallerState)},
     "describe_queue": {200: ("How it is", QueueState)},
+    "delete_queue": {200: ("What was deleted", DroppedQueue)},
+    "list_tasks": {200: ("Tasks", ListedTasks)},
+    "task_history": {200: ("What is known", TaskHistory)},
+    "act_on_tasks": {200: ("What came of it", ActedTasks)},
+    "list_dead_groups": {200: ("Groups", DeadGroups)},
+    "pause_queue": {200: ("The controls of the queue", ChangedControls)},
+    "resume_queue": {200: ("The controls of the queue", ChangedControls)},
+    "set_queue": {200: ("The controls of the queue", ChangedControls)},
+    "resize_queue": {200: ("How many there are from now on", PartitionNumbers)},
+    "purge_queue": {200: ("How many were dropped, or counted", PurgedQueue)},
+    "list_handlers": {200: ("The functions", QueueHandlers)},
+    "worker_offline": {200: ("The workers that were told", ToldWorkers)},
+    "worker_online": {200: ("The workers that were told", ToldWorkers)},
+    "list_nodes": {200: ("The nodes and their shards", NodesState)},
     "queue_scaling": {200: ("What it wants", QueueScaling)},
     "list_queries": {200: ("Rows of the table", ListedQueries)},
     "cancel_query": {200: ("What that came to", CancelledQuery)},
@@ -81,6 +115,7 @@ def _fields(required: Json, **others: Json) -> Json:
 
 def _components() -> Json:
     classes = {kind for found in ANSWERS.values() for _, kind in found.values() if kind is not None}
+    classes |= {*BODIES.values()}
     ordered = sorted(classes, key=lambda kind: kind.__name__)
     _, schemas = schema_components(ordered, ref_template="#/components/schemas/{name}")
     return schemas
@@ -167,7 +202,9 @@ def _operation(route: HttpRoute, with_users: bool, *, is_open: bool) -> Json:
         "responses": _responses(route, is_open=is_open),
     }
     if route.body:
-        schema = {"$ref": "#/components/schemas/Arguments"}
+        own = BODIES.get(route.handler)
+        name = "Arguments" if own is None else own.__name__
+        schema = {"$ref": f"#/components/schemas/{name}"}
         operation["requestBody"] = {
             "required": False,
             "content": {JSON: {"schema": schema}, MSGPACK: {"schema": schema}},
@@ -184,7 +221,7 @@ def _parameters(route: HttpRoute) -> list[Json]:
         where = {"name": name, "in": "path", "required": True}
         found.append(where | {"description": text, "schema": schema})
     for name in route.parameters:
-        one = PARAMETERS[name]
+        one = parameter(route.handler, name)
         where = {"name": name, "in": "header" if name.startswith(PREFIX) else "query"}
         found.append(where | {"description": one.text, "schema": one.schema()})
     return found

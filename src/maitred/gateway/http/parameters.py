@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from maitred.app.options import RETRIES_MAX
+from maitred.client.cursors import CURSOR_LETTERS_MAX
+from maitred.client.task_lists import STATES
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import InvalidArgument, UnknownChoice
 from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
 from maitred.gateway.http.routes import ROUTES
+from maitred.matching.controls import NAME_CHARACTERS
 from maitred.matching.records import PRIORITIES
+from maitred.protocol.inspection import LISTED_MAX
 from maitred.protocol.tasks import NEVER
 
 if TYPE_CHECKING:
@@ -37,6 +41,13 @@ ROWS_MAX: Final = 10_000
 """The most rows of the query table in one answer."""
 
 
+UNIX_MAX: Final = 1e11
+"""The latest moment, in unix time: some three thousand years from now."""
+
+ARGUMENT_LETTERS: Final = 4_096
+"""The longest filter by argument."""
+
+
 class Parameter(NamedTuple):
     """The meaning of a parameter, for the document, and the values that it may have."""
 
@@ -45,6 +56,7 @@ class Parameter(NamedTuple):
     """`float`: a time in seconds; `int`: a whole number."""
     least: float = 0.0
     most: float = 0.0
+    """The largest number; the most characters of a `str`, 0: no limit."""
     choices: tuple[str, ...] = ()
     """The texts that a `str` may have; empty: any text."""
 
@@ -60,6 +72,8 @@ class Parameter(NamedTuple):
                     f"There is no {name} {text[:60]!r}.",
                     remedy=f"There are {', '.join(self.choices)}.",
                 )
+            if self.most and len(text) > self.most:
+                raise InvalidArgument(f"{name} has more than {self.most:,.0f} characters.")
             return text
         value = self._number(text) if len(text) <= NUMBER_LETTERS else None
         if value is None or not self.least <= value <= self.most:
@@ -83,7 +97,9 @@ class Parameter(NamedTuple):
         if self.kind is bool:
             return {"type": "boolean"}
         if self.kind is str:
-            return {"type": "string"} | ({"enum": list(self.choices)} if self.choices else {})
+            longest = {"maxLength": int(self.most)} if self.most else {}
+            choices = {"enum": list(self.choices)} if self.choices else {}
+            return {"type": "string"} | longest | choices
         kind = "integer" if self.kind is int else "number"
         return {"type": kind, "minimum": self.kind(self.least), "maximum": self.kind(self.most)}
 
@@ -125,8 +141,47 @@ PARAMETERS: Final = {
     "status": Parameter("Only those in this state", str, choices=tuple(FOLLOWS)),
     "worker": Parameter("Only those of this worker", str),
     "most": Parameter("How many, at most; 100 unless told", int, 1, ROWS_MAX),
+    "cursor": Parameter("`cursor` of the page before", str, most=CURSOR_LETTERS_MAX),
+    "reveal": Parameter(
+        "Whether to show private data (arguments, results, messages of errors, tracebacks), which "
+        "needs the permission `reveal`; otherwise they are withheld",
+        bool,
+    ),
+    "state": Parameter(
+        "Only those in this state; `ended` stands for `done`, `cancelled` and `expired`",
+        str,
+        choices=STATES,
+    ),
+    "error": Parameter(
+        "Only those whose last error has this in its class or code, or in its message for users "
+        "with the permission `reveal`",
+        str,
+        most=NAME_CHARACTERS,
+    ),
+    "by": Parameter("Only those that this user added", str, most=NAME_CHARACTERS),
+    "added_after": Parameter("Only those added since, in unix time", float, 0.0, UNIX_MAX),
+    "added_before": Parameter("Only those added before, in unix time", float, 0.0, UNIX_MAX),
+    "argument": Parameter(
+        "Only those with this argument: `NAME=JSON`; needs the permission `reveal`",
+        str,
+        most=ARGUMENT_LETTERS,
+    ),
+    "force": Parameter("Whether to delete it even if it is in use", bool),
 }
 """The parameters besides those in paths."""
+
+OWN_PARAMETERS: Final = {
+    ("list_tasks", "worker"): Parameter(
+        "Only those that this worker has, or had last", str, most=NAME_CHARACTERS
+    ),
+    ("list_tasks", "most"): Parameter("How many, at most; 100 unless told", int, 1, LISTED_MAX),
+}
+"""Parameters that mean something else for one handler."""
+
+
+def parameter(handler: str, name: str) -> Parameter:
+    """Return the meaning of a parameter for a handler."""
+    return OWN_PARAMETERS.get((handler, name)) or PARAMETERS[name]
 
 
 def _headers(route: HttpRoute) -> list[tuple[str, bytes]]:
@@ -169,7 +224,9 @@ def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
             if name in found:
                 raise InvalidArgument(f"{name!r} is given twice: as a parameter and as a header.")
             found[name] = headers[header].decode("latin-1")
-    request.query = {name: PARAMETERS[name].parse(name, text) for name, text in found.items()}
+    request.query = {
+        name: parameter(route.handler, name).parse(name, text) for name, text in found.items()
+    }
 
 
 def may_have(headers: dict[bytes, bytes], route: HttpRoute) -> bool:

@@ -12,8 +12,10 @@ from urllib.parse import quote
 
 from maitred.client.asked_query import Rows, Whole
 from maitred.dispatch.ask import Ask
-from maitred.errors import MaitredError, PermissionDenied, UnknownQuery
-from maitred.gateway.http.answers import CancelledQuery, ListedQueries
+from maitred.errors import MaitredError, UnknownQuery
+from maitred.gateway.admin.caller import AdminCaller
+from maitred.gateway.admin.query_views import restrict_to_own
+from maitred.gateway.http.answers import CancelledQuery
 from maitred.gateway.http.formats import (
     AS_EVENTS,
     AS_JSON,
@@ -26,7 +28,6 @@ from maitred.gateway.http.formats import (
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.protocol.queries import QueryFilter
 from maitred.security.audit_records import query_fields
-from maitred.security.guard import check
 
 if TYPE_CHECKING:
     import asyncio
@@ -191,26 +192,15 @@ class QueryRoutes:
             name = self._names[worker] = quote(worker, safe=" :@.,;/+-_()[]").encode()
         return b"Maitred-Query: %d\r\nMaitred-Worker: %b\r\n" % (running.sequence, name)
 
-    # The table
-
-    def list_queries(
-        self, connection: HttpConnection, request: HttpRequest, namespace: str
-    ) -> None:
-        """Answer with rows of the query table; without the permission `admin`, the user's own."""
-        request.form = form = plain_form(request)
-        wanted = QueryFilter(namespace=namespace, **request.query)
-        self._only_own(request, namespace, wanted)
-        rows = self._gateway.ask().table.rows(wanted)
-        body = form.value(ListedQueries(rows))
-        connection.answer(request, 200, form.content_type, body)
+    # The table; `QueryViews` lists it
 
     def cancel_query(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, sequence: int
     ) -> None:
-        """Cancel a query; without the permission `admin`, only the user's own."""
+        """Cancel a query; without the permission `operate`, only the user's own."""
         request.form = form = plain_form(request)
         wanted = QueryFilter(namespace=namespace, sequence=sequence, most=1)
-        self._only_own(request, namespace, wanted)
+        restrict_to_own(AdminCaller(request.identity), wanted, "operate")
         asking = self._gateway.ask()
         rows = asking.table.rows(wanted)
         if not rows:
@@ -230,18 +220,6 @@ class QueryRoutes:
             )
         body = form.value(CancelledQuery(sequence, state))
         connection.answer(request, 200, form.content_type, body)
-
-    @staticmethod
-    def _only_own(request: HttpRequest, namespace: str, wanted: QueryFilter) -> None:
-        identity = request.identity
-        if identity is None or identity.permissions.allows(namespace, "admin"):
-            return
-        check(identity, namespace, "query")
-        if wanted.user not in {"", identity.name}:
-            raise PermissionDenied(
-                "Queries of other users are shown to users with the permission 'admin'."
-            )
-        wanted.user = identity.name
 
 
 def plain_form(request: HttpRequest) -> Format:

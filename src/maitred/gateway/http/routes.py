@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from maitred.errors import InvalidArgument, MethodNotAllowed, UnknownRoute
 from maitred.routing.keys import check_partition
-from maitred.routing.names import check_name
+from maitred.routing.names import check_name, check_shown_name
 
 if TYPE_CHECKING:
     from maitred.settings import Permission
@@ -20,6 +20,9 @@ REMEMBERED_MAX: Final = 4_096
 """The most paths in the cache; a full cache is cleared, and the paths in use are added again."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
+
+WORKER_LETTERS: Final = 200
+"""The longest name of a worker."""
 
 
 class HttpRoute(NamedTuple):
@@ -42,6 +45,12 @@ class HttpRoute(NamedTuple):
 
 QUEUE: Final = "/v1/{namespace}/queues/{queue}"
 TASK: Final = QUEUE + "/tasks/{partition}/{sequence}"
+
+FILTERS: Final = ("worker", "error", "by", "added_after", "added_before", "argument")
+"""The parameters that restrict a list of tasks."""
+
+PAGE: Final = ("most", "cursor")
+"""The parameters of a list that comes in pages."""
 
 ROUTES: Final = (
     HttpRoute(
@@ -70,7 +79,112 @@ ROUTES: Final = (
         "Do not run a task; stop it if it runs",
         permission="produce",
     ),
-    HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="admin"),
+    HttpRoute("GET", "/v1/me", "me", "Who asks, and what that user may do"),
+    HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="read"),
+    HttpRoute(
+        "DELETE",
+        QUEUE,
+        "delete_queue",
+        "Delete a queue, with all that it has",
+        ("force",),
+        permission="operate",
+    ),
+    HttpRoute(
+        "GET",
+        f"{QUEUE}/tasks",
+        "list_tasks",
+        "Tasks of a queue, a page at a time",
+        ("state", *FILTERS, "reveal", *PAGE),
+        permission="read",
+    ),
+    HttpRoute(
+        "GET",
+        f"{TASK}/history",
+        "task_history",
+        "Everything that is known of a task",
+        ("reveal",),
+        permission="read",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/tasks/actions",
+        "act_on_tasks",
+        "Cancel, retry, run now, drop or repeat tasks",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "GET",
+        f"{QUEUE}/dead-groups",
+        "list_dead_groups",
+        "Dead letters by error",
+        ("cursor",),
+        permission="read",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/pause",
+        "pause_queue",
+        "Pause a queue: it accepts tasks, and runs none",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/resume",
+        "resume_queue",
+        "Resume a queue that was paused",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "PATCH",
+        f"{QUEUE}/settings",
+        "set_queue",
+        "Set settings of a queue live",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/partitions",
+        "resize_queue",
+        "Change the number of partitions",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/purge",
+        "purge_queue",
+        "Drop tasks that wait, or count them",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "GET",
+        f"{QUEUE}/handlers",
+        "list_handlers",
+        "The functions that serve a queue, with their parameters",
+        permission="read",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/workers/{{worker}}/offline",
+        "worker_offline",
+        "Give a worker no more work of a queue",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute(
+        "POST",
+        f"{QUEUE}/workers/{{worker}}/online",
+        "worker_online",
+        "Give a worker work of a queue again",
+        body=True,
+        permission="operate",
+    ),
+    HttpRoute("GET", "/v1/nodes", "list_nodes", "The nodes and their shards", permission="read"),
     HttpRoute(
         "GET",
         f"{QUEUE}/scaling",
@@ -186,6 +300,10 @@ class NotAllowed(MethodNotAllowed):
 def _value(name: str, given: str) -> str | int:
     if name in {"namespace", "queue"}:
         return check_name(name, given)
+    if name == "worker":
+        if not 0 < len(given) <= WORKER_LETTERS:
+            raise InvalidArgument(f"The name of a worker has 1 to {WORKER_LETTERS} letters.")
+        return check_shown_name(name, given)
     plain = given.isascii() and given.isdecimal() and len(given) <= 19
     number = int(given) if plain else -1
     if name == "partition" and plain:

@@ -1,11 +1,9 @@
-"""Tasks over HTTP: add a task, get its result, cancel it, and describe its queue."""
+"""Tasks over HTTP: add, cancel, get the result; and how many slots their queue wants."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
-
-from msgspec import to_builtins
 
 from maitred.app.options import conditions
 from maitred.app.task import error_of
@@ -14,14 +12,11 @@ from maitred.gateway.http.answers import (
     AddedTask,
     PendingTask,
     QueueScaling,
-    QueueState,
     RevokedTask,
 )
 from maitred.gateway.http.formats import arguments, is_msgpack
 from maitred.gateway.http.queries import plain_form
-from maitred.gateway.http.statuses import told
 from maitred.metrics.slots_wanted import mean_service_seconds, slots_wanted, whole_slots
-from maitred.protocol.tasks import PartitionDescription
 
 if TYPE_CHECKING:
     from maitred.gateway.gateway import Gateway
@@ -93,30 +88,6 @@ class TaskRoutes:
         state = await self._gateway.revoke(namespace, queue, partition, sequence)
         connection.answer(request, 200, form.content_type, form.value(RevokedTask(state)))
 
-    async def describe_queue(
-        self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
-    ) -> None:
-        """Answer with the description of all partitions of a queue, and their sums."""
-        request.form = form = plain_form(request)
-        found = await self._gateway.describe(namespace, queue)
-        answered = [one for one in found if isinstance(one, PartitionDescription)]
-        root = answered[0]
-        state = QueueState(
-            namespace=namespace,
-            queue=queue,
-            backlog=sum(one.backlog for one in answered),
-            running=sum(one.running for one in answered),
-            later=sum(one.later for one in answered),
-            dead=sum(one.dead for one in answered),
-            offers=sum(one.offers for one in answered),
-            stored=root.queue_stored,
-            namespace_stored=root.namespace_stored,
-            workers=sorted({worker for one in answered for worker in one.workers}),
-            served_seconds_ago=root.served_seconds_ago,
-            partitions=[_told(number, one) for number, one in enumerate(found)],
-        )
-        connection.answer(request, 200, form.content_type, form.value(state))
-
     async def queue_scaling(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
@@ -156,12 +127,3 @@ class TaskRoutes:
 def _path(namespace: str, queue: str, partition: int, sequence: int) -> str:
     names = (quote(name, safe="") for name in (namespace, queue))
     return "/v1/{}/queues/{}/tasks/{}/{}".format(*names, partition, sequence)
-
-
-def _told(number: int, one: PartitionDescription | MaitredError) -> dict[str, Any]:
-    if isinstance(one, MaitredError):
-        return {"partition": number, "state": "unreachable"} | told(one, tracebacks=False)
-    plain: dict[str, Any] = to_builtins(one)
-    counts = one.counts
-    plain["counts"] = {"read": counts.read, "write": counts.write, "version": counts.version}
-    return plain
