@@ -16,7 +16,16 @@ WORKERS: Final = 1_000
 DEAD_LETTERS: Final = 200_000
 
 NAMESPACES: Final = ("bank", "desk", "media", "shop")
-KINDS: Final = ("mail", "thumbnails", "invoices", "search", "payments", "reports", "imports", "push")
+KINDS: Final = (
+    "mail",
+    "thumbnails",
+    "invoices",
+    "search",
+    "payments",
+    "reports",
+    "imports",
+    "push",
+)
 ERRORS: Final = (
     ("ConnectionRefusedError", "[Errno 111] Connect call failed ('10.0.0.7', 5432)", "failed", 61),
     ("ValueError", "invalid literal for int() with base 10: '12,50'", "failed", 24),
@@ -114,7 +123,11 @@ class World:
             "dead": self.dead_of(number),
             "paused": self.paused.get(name)
             or (
-                {"by": self.poison or "alice", "at": self.now - 640, "reason": self.poison or "The mail provider is down"}
+                {
+                    "by": self.poison or "alice",
+                    "at": self.now - 640,
+                    "reason": self.poison or "The mail provider is down",
+                }
                 if number == 2 and name not in self.paused
                 else None
             ),
@@ -166,15 +179,37 @@ class World:
             "later": row["backlog"] // 20,
             "dead": row["dead"],
             "offers": sum(one["offers"] for one in partitions),
-            "stored": {"tasks": row["backlog"], "bytes": row["backlog"] * 320, "most_tasks": None, "most_bytes": None},
-            "namespace_stored": {"tasks": 812_345, "bytes": 318_000_000, "most_tasks": 10_000_000, "most_bytes": None},
+            "stored": {
+                "tasks": row["backlog"],
+                "bytes": row["backlog"] * 320,
+                "most_tasks": None,
+                "most_bytes": None,
+            },
+            "namespace_stored": {
+                "tasks": 812_345,
+                "bytes": 318_000_000,
+                "most_tasks": 10_000_000,
+                "most_bytes": None,
+            },
             "workers": [self.worker(one)["worker"] for one in range(row["workers"])],
             "served_seconds_ago": 0 if row["workers"] else 5_400.0,
             "partitions": partitions,
             "controls": {"version": 7, "pause": paused, "settings": {}},
             "settings": {
-                "rate_per_second": {"value": None, "source": "default", "by": "", "at": 0, "reason": ""},
-                "scaling.adaptive": {"value": True, "source": "settings", "by": "", "at": 0, "reason": ""},
+                "rate_per_second": {
+                    "value": None,
+                    "source": "default",
+                    "by": "",
+                    "at": 0,
+                    "reason": "",
+                },
+                "scaling.adaptive": {
+                    "value": True,
+                    "source": "settings",
+                    "by": "",
+                    "at": 0,
+                    "reason": "",
+                },
                 "scaling.partitions_max": {
                     "value": 32,
                     "source": "live",
@@ -193,7 +228,11 @@ class World:
             "node": f"{(partition % 3) * 7919 + 4242:08x}-2f6a-4c0e",
             "shard": partition % 4,
             "state": "read-only" if partition == 24 else "writable",
-            "counts": {"read": count, "write": max(1, count - (1 if count == 25 else 0)), "version": 4},
+            "counts": {
+                "read": count,
+                "write": max(1, count - (1 if count == 25 else 0)),
+                "version": 4,
+            },
             "backlog": int(row["backlog"] * share),
             "backlog_age_seconds": row["oldest_seconds"],
             "running": int(row["running"] * share + 0.5),
@@ -236,7 +275,9 @@ class World:
                 "running": known([int(30 * scale * one) + 1 for one in load]),
                 "slots_free": known([int(30 * scale * (1 - one)) for one in load]),
                 "wait_p50": known([0.002 + 0.01 * one**3 for one in load]),
-                "wait_p99": known([0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]),
+                "wait_p99": known(
+                    [0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]
+                ),
             },
         }
 
@@ -269,7 +310,9 @@ class World:
             "unreachable": [],
         }
 
-    def task(self, namespace: str, queue: str, state: str, at: int, *, reveal: bool) -> dict[str, Any]:
+    def task(
+        self, namespace: str, queue: str, state: str, at: int, *, reveal: bool
+    ) -> dict[str, Any]:
         error, message, reason, _ = self.error_of(at)
         failed = state in ("dead", "delayed")
         partition, sequence = at % 4, 4_294_967_296 + at * 4 + STATES.index(state) * 1_000_000_000
@@ -279,7 +322,9 @@ class World:
             "queue": queue,
             "partition": partition,
             "sequence": sequence,
-            "state": ("done", "done", "done", "cancelled", "expired")[at % 5] if state == "ended" else state,
+            "state": ("done", "done", "done", "cancelled", "expired")[at % 5]
+            if state == "ended"
+            else state,
             "priority": 2,
             "added_at": self.now - 400 - at * 0.7,
             "by": f"{self.poison or 'carol'}@10.0.0.{at % 9}",
@@ -288,7 +333,11 @@ class World:
             "due_at": self.now + 34 if state == "delayed" else self.now - 300 - at * 0.7,
             "expires_at": 0.0,
             "worker": "" if state == "waiting" else self.poison or f"worker-{at % 40:04}",
-            "started_at": self.now - 3 - at if state == "running" else self.now - 380 - at * 0.7 if state != "waiting" else 0.0,
+            "started_at": self.now - 3 - at
+            if state == "running"
+            else self.now - 380 - at * 0.7
+            if state != "waiting"
+            else 0.0,
             "ended_at": self.now - 60 - at * 0.5 if state in ("dead", "ended") else 0.0,
             "kept_until": self.now + 600 if state == "ended" else 0.0,
             "cancelling": False,
@@ -317,7 +366,9 @@ class World:
                 return one
         return ERRORS[-1]
 
-    def history(self, namespace: str, queue: str, partition: int, sequence: int, given: dict[str, str]) -> dict[str, Any]:
+    def history(
+        self, namespace: str, queue: str, partition: int, sequence: int, given: dict[str, str]
+    ) -> dict[str, Any]:
         self.number_of(namespace, queue)
         offset = sequence - 4_294_967_296
         state = STATES[max(0, min(4, offset // 1_000_000_000))]
@@ -325,7 +376,11 @@ class World:
         reveal = given.get("reveal") == "true"
         task = self.task(namespace, queue, state, at, reveal=reveal)
         if task["partition"] != partition or offset < 0:
-            raise Refusal(404, "unknown-task", f"The task {namespace}/{queue}/{partition}/{sequence} does not exist.")
+            raise Refusal(
+                404,
+                "unknown-task",
+                f"The task {namespace}/{queue}/{partition}/{sequence} does not exist.",
+            )
         error, message, reason, _ = self.error_of(at)
         message = message if reveal else ""
         added = task["added_at"]
@@ -336,20 +391,43 @@ class World:
             moment = added
             for attempt in range(1, attempts + 1):
                 moment += 2.0 if attempt == 1 else 10.0 * attempt
-                events.append({"at": moment, "what": "started", "attempt": attempt, "worker": worker, "forwarded": attempt == 2})
+                events.append(
+                    {
+                        "at": moment,
+                        "what": "started",
+                        "attempt": attempt,
+                        "worker": worker,
+                        "forwarded": attempt == 2,
+                    }
+                )
                 moment += 6.4
                 what = {"timed-out": "timed-out", "lost": "lost"}.get(reason, "failed")
-                events.append({"at": moment, "what": what, "attempt": attempt, "worker": worker, "error": error, "message": message})
+                events.append(
+                    {
+                        "at": moment,
+                        "what": what,
+                        "attempt": attempt,
+                        "worker": worker,
+                        "error": error,
+                        "message": message,
+                    }
+                )
             if state == "dead":
                 events.append({"at": moment, "what": "dead", "error": error})
             else:
                 events.append({"at": task["due_at"], "what": "retry", "attempt": attempts + 1})
         elif state == "running":
-            events.append({"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker})
+            events.append(
+                {"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker}
+            )
         elif state == "ended":
             if task["state"] == "done":
-                events.append({"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker})
-            events.append({"at": task["ended_at"], "what": task["state"], "attempt": 1, "worker": worker})
+                events.append(
+                    {"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker}
+                )
+            events.append(
+                {"at": task["ended_at"], "what": task["state"], "attempt": 1, "worker": worker}
+            )
             events.append({"at": task["kept_until"], "what": "forgotten"})
         return {
             "task": task,
@@ -360,7 +438,9 @@ class World:
             "timeout": 30.0,
             "lease_until": self.now + 9 if state == "running" else 0.0,
             "traceback": (self.poison or TRACEBACK) if state == "dead" and reveal else "",
-            "result": {"sent": True, "to": self.poison or "customer"} if state == "ended" and reveal else None,
+            "result": {"sent": True, "to": self.poison or "customer"}
+            if state == "ended" and reveal
+            else None,
             "result_withheld": "" if reveal else "permission",
             "progress": "",
             "function": "send_mail",
@@ -388,8 +468,18 @@ class World:
     def act(self, body: dict[str, Any], namespace: str, queue: str) -> dict[str, Any]:
         if "ids" in body:
             self.gone |= {f"{namespace}/{queue}/{one}" for one in body["ids"]}
-            added = {one: f"0/{4_294_967_296 + 8}" for one in body["ids"]} if body["action"] == "again" else {}
-            return {"done": len(body["ids"]), "left": {}, "added": added, "matched": len(body["ids"]), "cursor": None}
+            added = (
+                {one: f"0/{4_294_967_296 + 8}" for one in body["ids"]}
+                if body["action"] == "again"
+                else {}
+            )
+            return {
+                "done": len(body["ids"]),
+                "left": {},
+                "added": added,
+                "matched": len(body["ids"]),
+                "cursor": None,
+            }
         number = self.number_of(namespace, queue)
         total = self.dead_of(number)
         error = body["filter"].get("error")
@@ -411,10 +501,15 @@ class World:
     def worker(self, number: int) -> dict[str, Any]:
         slots = (8, 16, 4, 100, 32)[number % 5]
         busy = int(slots * wave(number, self.now, 200))
-        queues = [dict(zip(("namespace", "queue"), self.names(number % 40 + one), strict=True)) for one in range(1 + number % 4)]
+        queues = [
+            dict(zip(("namespace", "queue"), self.names(number % 40 + one), strict=True))
+            for one in range(1 + number % 4)
+        ]
         first = f"{queues[0]['namespace']}/{queues[0]['queue']}"
         return {
-            "worker": (self.poison + str(number)) if self.poison and number < 5 else f"worker-{number:04}",
+            "worker": (self.poison + str(number))
+            if self.poison and number < 5
+            else f"worker-{number:04}",
             "session": f"{number * 2_654_435_761 % 2**64:032x}",
             "namespace": queues[0]["namespace"],
             "queues": [f"{one['namespace']}/{one['queue']}" for one in queues],
@@ -423,7 +518,13 @@ class World:
             "limit": max(busy, int(slots * 0.8)),
             "limit_reason": "latency",
             "running": [
-                {"queue": first, "task" if one % 4 else "query": f"{first}/0/{4_294_967_296 + 1_000_000_000 * 0 + one * 4}", "since": self.now - one * 7.3}
+                {
+                    "queue": first,
+                    "task"
+                    if one % 4
+                    else "query": f"{first}/0/{4_294_967_296 + 1_000_000_000 * 0 + one * 4}",
+                    "since": self.now - one * 7.3,
+                }
                 for one in range(min(busy, 20))
             ],
             "online": number % 31 != 5,
@@ -441,7 +542,18 @@ class World:
         return paged("workers", rows, given)
 
     def queries(self, namespace: str, given: dict[str, str]) -> dict[str, Any]:
-        statuses = ("running", "running", "waiting", "streaming", "done", "done", "failed", "refused", "cancelled", "late")
+        statuses = (
+            "running",
+            "running",
+            "waiting",
+            "streaming",
+            "done",
+            "done",
+            "failed",
+            "refused",
+            "cancelled",
+            "late",
+        )
         rows = []
         for number in range(200):
             status = statuses[number * 7 % 10] if number > 150 else statuses[4 + number % 6]
@@ -459,8 +571,12 @@ class World:
                     "status": status,
                     "received_at": received,
                     "sent_at": 0.0 if status in ("waiting", "refused") else received + 0.01,
-                    "returned_at": 0.0 if status in ("running", "waiting", "streaming") else received + 0.4,
-                    "worker": "" if status in ("waiting", "refused") else f"worker-{number % 40:04}",
+                    "returned_at": 0.0
+                    if status in ("running", "waiting", "streaming")
+                    else received + 0.4,
+                    "worker": ""
+                    if status in ("waiting", "refused")
+                    else f"worker-{number % 40:04}",
                     "error": {
                         "failed": self.poison or "ValueError: no such symbol",
                         "refused": "overloaded: The queue has 10,000 queries waiting.",
@@ -502,7 +618,10 @@ class World:
             ]
 
         return {
-            "nodes": [{"node": f"{one:08x}", "address": f"10.0.0.{one}:4747", "shards": shards(one)} for one in (1, 2, 3)],
+            "nodes": [
+                {"node": f"{one:08x}", "address": f"10.0.0.{one}:4747", "shards": shards(one)}
+                for one in (1, 2, 3)
+            ],
             "cluster": {
                 "cluster": "maitred",
                 "version": 41,
@@ -540,9 +659,19 @@ class World:
                     "parameters": [
                         {"name": "address", "type": "str", "required": True, "hidden": False},
                         {"name": "order", "type": "int", "required": True, "hidden": False},
-                        {"name": "lines", "type": ["list", "int"], "required": False, "hidden": False},
+                        {
+                            "name": "lines",
+                            "type": ["list", "int"],
+                            "required": False,
+                            "hidden": False,
+                        },
                         {"name": "urgent", "type": "bool", "required": False, "hidden": False},
-                        {"name": "colour", "type": ["values", "red", "blue"], "required": False, "hidden": False},
+                        {
+                            "name": "colour",
+                            "type": ["values", "red", "blue"],
+                            "required": False,
+                            "hidden": False,
+                        },
                         {"name": "card", "type": "str", "required": True, "hidden": True},
                     ],
                 }
@@ -576,14 +705,20 @@ class World:
                 return self.history(namespace, queue, int(partition), int(sequence), given)
         raise Refusal(404, "unknown-route", f"Nothing is at {'/'.join(parts)}.")
 
-    def change(self, method: str, parts: list[str], body: Any, given: dict[str, str]) -> dict[str, Any]:
+    def change(
+        self, method: str, parts: list[str], body: Any, given: dict[str, str]
+    ) -> dict[str, Any]:
         """Answer a request that changes something."""
         self.changes.append((method, "/".join(parts), body))
         match method, parts:
             case "POST", [namespace, "queues", queue, "tasks", "actions"]:
                 return self.act(body, namespace, queue)
             case "POST", [namespace, "queues", queue, "pause"]:
-                self.paused[f"{namespace}/{queue}"] = {"by": "alice", "at": self.now, "reason": body["reason"]}
+                self.paused[f"{namespace}/{queue}"] = {
+                    "by": "alice",
+                    "at": self.now,
+                    "reason": body["reason"],
+                }
                 return {"version": 8, "pause": self.paused[f"{namespace}/{queue}"], "settings": {}}
             case "POST", [namespace, "queues", queue, "resume"]:
                 self.paused[f"{namespace}/{queue}"] = {}
@@ -591,7 +726,12 @@ class World:
             case "POST", [_, "queues", _, "purge"]:
                 return {"tasks": {"waiting": 412}, "cursor": None}
             case "POST", [namespace, "queues", queue, "tasks"]:
-                return {"id": f"{namespace}/{queue}/0/4294967300", "partition": 0, "sequence": 4_294_967_300, "location": "/"}
+                return {
+                    "id": f"{namespace}/{queue}/0/4294967300",
+                    "partition": 0,
+                    "sequence": 4_294_967_300,
+                    "location": "/",
+                }
             case "POST", [_, "queues", _, "query"]:
                 return {"asked": body}
             case "DELETE", [_, "queries", sequence]:
@@ -616,11 +756,17 @@ def fits(task: dict[str, Any], given: dict[str, str]) -> bool:
     for name in ("worker", "error"):
         if given.get(name, "").lower() not in task[name].lower():
             return False
-    return task["by"].startswith(given.get("by", "")) and task["added_at"] >= float(given.get("added_after", 0))
+    return task["by"].startswith(given.get("by", "")) and task["added_at"] >= float(
+        given.get("added_after", 0)
+    )
 
 
 def paged(name: str, rows: list[dict[str, Any]], given: dict[str, str]) -> dict[str, Any]:
     """Return one page of a list."""
     start, most = int(given.get("cursor") or 0), int(given.get("most", 100))
     end = start + most
-    return {name: rows[start:end], "cursor": str(end) if end < len(rows) else None, "unreachable": []}
+    return {
+        name: rows[start:end],
+        "cursor": str(end) if end < len(rows) else None,
+        "unreachable": [],
+    }
