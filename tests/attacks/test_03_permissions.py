@@ -27,6 +27,7 @@ from maitred.protocol.inspection import (
 )
 from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, Status, encode
 from maitred.protocol.queries import Queries, QueryFilter, Workers
+from maitred.protocol.queue_overview import ShowSeries
 from maitred.protocol.requests import PartitionRequest
 from maitred.protocol.tasks import (
     Add,
@@ -87,11 +88,11 @@ def may(user: str, message: AnyRequest) -> bool:
         return False
     if user == "root" or message.permission is None:
         return True
-    if message.anywhere and not isinstance(message, Queries):
-        return True
-    if isinstance(message, Queries):
-        # Everybody is everything in the namespace m.
-        return not message.filter.namespace or needed(message) <= INCLUDED.get(user, {user})
+    if message.anywhere:  # everybody is everything in the namespace m
+        named = message.filter if isinstance(message, Queries) else message
+        if not getattr(named, "namespace", "") or message.permission == "query":
+            return True
+        return needed(message) <= INCLUDED.get(user, {user})
     return isinstance(message, PartitionRequest) and needed(message) <= INCLUDED.get(user, {user})
 
 
@@ -122,6 +123,7 @@ def of_operators() -> list[AnyRequest]:
         *(ListTasks(*at, "dead", reveal=True), ListTasks(*at, "dead", argument)),
         ShowTask(*at, 1, reveal=True),
         *(Status(0, 1_000), DescribeCluster(0, 1_000), DrainNode(0, 1_000, "node")),
+        ShowSeries(0, 1_000, "n"),
     ]
     assert {one.opcode for one in found} >= {
         opcode

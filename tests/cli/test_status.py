@@ -64,6 +64,7 @@ def test_status_as_json(node: RunningNode) -> None:
         "permits",
         "relays",
         "query_tables",
+        "series",
     }
     assert told[0]["parts"]["query_tables"] == {"gateways": 0, "requests": 0}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
 from msgspec.structs import replace
@@ -47,7 +47,7 @@ def task(partition: int, number: int, state: TaskState = "waiting", **fields: An
         partition=partition,
         sequence=FIRST + number,
         state=state,
-        **{"added_at": 1.0, **needed, **fields},
+        **{"added_at": 1.0, "arguments": b"\x90", **needed, **fields},
     )
 
 
@@ -161,14 +161,13 @@ class InspectedQueue:
         added = HistoryEvent(at=one.added_at, what="added", by=one.by)
         shown = self.shown.get(place, TaskShown(task=one, events=[added], node="node"))
         if message.reveal and self.may_reveal:
-            return shown
+            return replace(shown, task=replace(shown.task))
         return replace(
             shown,
             task=veiled(shown.task),
             events=[replace(event, message="") for event in shown.events],
             traceback="",
             result=None,
-            result_withheld="permission" if message.reveal and shown.result else "",
         )
 
     def _change(self, message: ChangeTasks) -> TasksChanged:
@@ -237,6 +236,5 @@ def passes(one: ListedTask, wanted: TaskFilter, *, reveal: bool) -> bool:
 
 
 def veiled(one: ListedTask) -> ListedTask:
-    """The task as users without `reveal` get it."""
-    withheld = cast("Any", "permission") if one.arguments is not None else one.withheld
-    return replace(one, arguments=None, message="", withheld=withheld)
+    """The task as users without `reveal` get it: a shard does not say why."""
+    return replace(one, arguments=None, message="", withheld="")

@@ -25,6 +25,7 @@ from maitred.client.task_lists import (
 )
 from maitred.errors import (
     InvalidArgument,
+    PermissionDenied,
     ProtocolViolation,
     Unavailable,
     UnknownQueue,
@@ -36,11 +37,12 @@ from maitred.protocol.inspection import (
     ListedTask,
     ListTasks,
     TaskFilter,
+    TaskShown,
     TasksListed,
     TaskState,
 )
 from maitred.routing.names import QueueId
-from tests.client.inspected_queue import MAILS, InspectedQueue, place_of, task
+from tests.client.inspected_queue import FIRST, MAILS, InspectedQueue, place_of, task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -337,6 +339,17 @@ def test_an_unknown_queue_is_named_with_the_nearest() -> None:
         asyncio.run(list_tasks(client, QueueId("shop", "mial", 1), reveal=False))
 
 
+def test_a_filter_that_would_tell_arguments_needs_permission() -> None:
+    client = cast("Requester", InspectedQueue([]))
+    wanted = TaskFilter(argument=argument_filter("card=4929"))
+    with pytest.raises(PermissionDenied, match="reveal"):
+        asyncio.run(list_tasks(client, MAILS, tasks=wanted, reveal=False))
+    queue = InspectedQueue([], read=2)
+    queue.silent[1] = PermissionDenied("To find tasks by their arguments, ...")
+    with pytest.raises(PermissionDenied):
+        asyncio.run(list_tasks(cast("Requester", queue), MAILS, tasks=wanted, reveal=True))
+
+
 def test_states_that_overlap_are_listed_once() -> None:
     assert ordered(["done", "ended", "running"]) == ("running", "ended")
     assert ordered(["expired", "cancelled", "done"]) == ("ended",)
@@ -400,6 +413,21 @@ def test_private_data_comes_only_if_it_is_asked_for() -> None:
 
     assert asyncio.run(shown(reveal=False)) == (None, None)
     assert asyncio.run(shown(reveal=True)) == (secret.arguments, secret.arguments)
+
+
+def test_users_who_may_not_see_private_data_are_told_so() -> None:
+    queue = InspectedQueue([task(0, 1, "done", arguments=b"\x90"), task(0, 2, arguments=b"\x90")])
+    queue.shown[0, FIRST + 1] = TaskShown(
+        task=queue.tasks[0, FIRST + 1], events=[], result=b"\x01", traceback="Traceback: ..."
+    )
+    queue.may_reveal = False
+    (page,) = run(queue)
+    assert [(one.arguments, one.withheld) for one in page.tasks] == [(None, "permission")] * 2
+    client = cast("Requester", queue)
+    shown = asyncio.run(show_task(client, MAILS, 0, FIRST + 1, reveal=True))
+    assert (shown.result, shown.result_withheld, shown.traceback) == (None, "permission", "")
+    not_asked = asyncio.run(show_task(client, MAILS, 0, FIRST + 1, reveal=False))
+    assert (not_asked.task.withheld, not_asked.result_withheld) == ("", "")
 
 
 def test_an_unknown_task() -> None:

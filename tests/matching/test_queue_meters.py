@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.matching.queue_meter import COUNTERS, END_STATUSES, LEAST_SECONDS, QueueMeter
+from maitred.matching.queue_meter import (
+    COUNTERS,
+    END_STATUSES,
+    LEAST_SECONDS,
+    STEP_SIZE,
+    QueueMeter,
+)
 from maitred.matching.queue_meters import QueueCounts, QueueMeters, QueueName
 
 EVENT = st.tuples(st.integers(0, 9), st.integers(0, 3))
@@ -99,3 +105,28 @@ def test_tasks_that_end_in_the_millisecond_in_which_they_began_have_a_service_ti
     assert meter.service_seconds == 0.0
     meter.ran(0.0)
     assert meter.service_seconds == LEAST_SECONDS
+
+
+@given(st.lists(st.lists(EVENT, max_size=20), max_size=6))
+def test_the_steps_of_a_meter_add_up_to_its_counts(rounds: list[list[tuple[int, int]]]) -> None:
+    meters = QueueMeters(set)
+    total = [0] * STEP_SIZE
+    for events in rounds:
+        for _, what in events:
+            happen(meters, 0, what)
+        meter = meters.of(("shop", "0"))
+        step = meter.step()
+        assert (step is None) is (not events)
+        total = [before + new for before, new in zip(total, step or [0] * STEP_SIZE, strict=True)]
+        assert meter.step() is None
+    meter = meters.of(("shop", "0"))
+    ended = meter.ends["done"] + meter.ends["failed"]
+    assert total == [meter.added, ended, 0, meter.dead, meter.retried, *meter.waits.counts]
+
+
+def test_attempts_that_failed_for_any_reason_are_one_number_of_a_step() -> None:
+    meter = QueueMeter()
+    meter.failed, meter.timed_out, meter.lost = 1, 10, 100
+    step = meter.step()
+    assert step is not None
+    assert step[2] == 111

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
-from maitred.errors import MaitredError, UnknownQueue, UnknownRequest
+from maitred.errors import (
+    InvalidArgument,
+    MaitredError,
+    PermissionDenied,
+    UnknownQueue,
+    UnknownRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -107,6 +113,14 @@ async def each_partition(
         if problem is not None:
             return answers
         partition += 1
+
+
+def is_refusal(problem: MaitredError) -> bool:
+    """Whether the error is about the request and its user, so that every partition would refuse it,
+    rather than about one partition that is away or unknown."""
+    return isinstance(problem, PermissionDenied | InvalidArgument) and not isinstance(
+        problem, UnknownQueue
+    )
 
 
 async def inspect(

@@ -18,7 +18,7 @@ from maitred.client.query_calls import Stream, read_any_rows, read_anything, wri
 from maitred.client.query_gateway import QueryGateway
 from maitred.client.retries import may_retry, patience_seconds, retry_delay
 from maitred.client.router import SILENT_SECONDS, Router, closed
-from maitred.client.statistics import NodeView, Statistics, Unreachable, summed
+from maitred.client.statistics import NodeView, ShardAnswer, Statistics, Unreachable, summed
 from maitred.client.timeouts import checked_timeout
 from maitred.client.waiting_room import WaitingRoom
 from maitred.dispatch.ask import Ask
@@ -506,27 +506,42 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardStatus | Unreachable]:
         """Return the status of every shard of every node, or why it is unknown."""
+        found = await self.ask_shards(lambda shard: Status(shard, 0), timeout)
+        return [
+            one if isinstance(one, Unreachable) else cast("ShardStatus", one.answer)
+            for one in found
+        ]
+
+    async def ask_shards(
+        self,
+        message: Callable[[int], AnyRequest],
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> list[ShardAnswer | Unreachable]:
+        """Ask every shard of every node at once, with the message that is made for its number.
+        Return the answers, or why there is none, in the order of the nodes and shards; nodes that
+        have not told yet how many shards they have come last."""
         await self.members_known(timeout)
-        found: list[ShardStatus | Unreachable] = []
+        silent: list[ShardAnswer | Unreachable] = []
         asked = []
         for pool in self._router.pools.values():
             if pool.description is None:
                 problem = pool.problem or Unavailable(f"{pool.name} has not answered yet.")
-                found.append(Unreachable(address=pool.name, shard=None, error=problem))
+                silent.append(Unreachable(address=pool.name, shard=None, error=problem))
             else:
                 asked += [
-                    self._status_or_why(pool.name, shard, timeout)
+                    self._answer_or_why(message(shard), pool.name, shard, timeout)
                     for shard in range(pool.description.shards)
                 ]
-        return [*await asyncio.gather(*asked), *found]
+        return [*await asyncio.gather(*asked), *silent]
 
-    async def _status_or_why(
-        self, address: str, shard: int, seconds: float | None
-    ) -> ShardStatus | Unreachable:
+    async def _answer_or_why(
+        self, message: AnyRequest, address: str, shard: int, seconds: float | None
+    ) -> ShardAnswer | Unreachable:
         try:
-            return await self.status(shard, address, seconds)
+            answer = await self.request(message, seconds, node=address)
         except MaitredError as problem:
             return Unreachable(address=address, shard=shard, error=problem)
+        return ShardAnswer(address=address, shard=shard, answer=answer)
 
     # Queries
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.client.statistics import NodeView
+    from maitred.client.statistics import NodeView, ShardAnswer, Unreachable
     from maitred.errors import MaitredError
     from maitred.protocol.messages import AnyAnswer, AnyRequest
 
@@ -43,3 +43,15 @@ class Requester(Protocol):
     def follow_routes(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever there is a newer view of the cluster; return a function that ends
         this."""
+
+
+class ShardRequester(Protocol):
+    """Asks all shards at once; `AsyncClient` does."""
+
+    async def ask_shards(
+        self,
+        message: Callable[[int], AnyRequest],
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> list[ShardAnswer | Unreachable]:
+        """Ask every shard of every node at once, with the message that is made for its number.
+        Return the answers, or why there is none, in the order of the nodes and shards."""

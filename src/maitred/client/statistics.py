@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from maitred.errors import MaitredError  # noqa: TC001 - msgspec reads the annotations
+from maitred.protocol.messages import AnyAnswer  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +31,16 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """Why the last attempt at a connection failed."""
 
 
+class ShardAnswer(Struct, frozen=True, kw_only=True):
+    """The answer of one shard of a node."""
+
+    address: str
+    shard: int
+    answer: AnyAnswer
+
+
 class Unreachable(Struct, frozen=True, kw_only=True):
-    """A shard, or a whole node, that did not tell its status."""
+    """A shard, or a whole node, that did not answer."""
 
     address: str
     shard: int | None

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 from msgspec import Meta, Struct
 
-from maitred.client.answers import ROOT, Silent, described, each, inspect
+from maitred.client.answers import ROOT, Silent, described, each, inspect, is_refusal
 from maitred.client.cursors import read_cursor, write_cursor
 from maitred.client.merged_tasks import BEGINNING, check_listed
-from maitred.client.task_lists import DESCENDING, Natural, ordered
+from maitred.client.task_lists import DESCENDING, Natural, check_filter, ordered
 from maitred.errors import InvalidArgument, MaitredError, UnknownQueue
 from maitred.protocol.inspection import (
     CHANGED_MAX,
@@ -147,6 +147,8 @@ async def change_tasks(
     for (partition, _), changed in answers.found.items():
         change_made.add(partition, changed)
     for (partition, sequences), silent in answers.silent.items():
+        if is_refusal(silent.error):
+            raise silent.error
         if isinstance(silent.error, UnknownQueue):
             await described(client, queue, ROOT, timeout)  # raises if it is the queue
             change_made.left.update({(partition, one): "unknown" for one in sequences})
@@ -175,9 +177,10 @@ async def change_matching(
 
     Call it again with the cursor until that is None. Without states, all are meant that the action
     applies to. `reveal` says whether the caller may see private data, which a filter by argument
-    needs. A dry run counts the tasks and changes nothing.
+    needs. A dry run counts the tasks and changes nothing. Raises what `list_tasks` raises.
     """
     wanted = applicable(action, states)
+    check_filter(tasks, reveal=reveal)
     at = ChangeCursor(1, wanted[0]) if cursor is None else _resumed(cursor, wanted)
     known = (await described(client, queue, ROOT, timeout)).counts.read
     reveal = reveal and (tasks.argument is not None or bool(tasks.error))
@@ -189,13 +192,15 @@ async def change_matching(
         try:
             listed = await _list(client, queue, at, tasks, timeout, reveal=reveal)
             began = at.began or listed.now
-            meant = [one.sequence for one in listed.tasks if not _is_later(one, began)]
+            meant = [one.sequence for one in listed.tasks if _is_meant(one, action, began)]
             matched += len(meant)
             if meant and not dry_run:
                 message = ChangeTasks(*queue, at.partition, 0, action, meant, reason, user, source)
                 answer = await inspect(client, message, timeout)
                 changed.add(at.partition, cast("TasksChanged", answer))
         except MaitredError as problem:
+            if is_refusal(problem):
+                raise
             if not isinstance(problem, UnknownQueue):
                 changed.silent[at.partition] = Silent(problem)
             is_last = at.partition >= known
@@ -270,6 +275,8 @@ async def _list(
     return listed
 
 
-def _is_later(task: ListedTask, began: float) -> bool:
-    """Whether the task came, began or ended after the change began."""
-    return max(task.added_at, task.started_at, task.ended_at) > began > 0
+def _is_meant(task: ListedTask, action: TaskAction, began: float) -> bool:
+    """Whether the change is about this task: it did not come, begin or end after the change began,
+    and is not being cancelled already."""
+    is_later = max(task.added_at, task.started_at, task.ended_at) > began > 0
+    return not is_later and not (action == "cancel" and task.cancelling)

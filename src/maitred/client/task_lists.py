@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 from msgspec import Meta, MsgspecError, Struct, json, msgpack
 
-from maitred.client.answers import AT_ONCE, ROOT, Answers, Silent, described, each, inspect
+from maitred.client.answers import (
+    AT_ONCE,
+    ROOT,
+    Answers,
+    Silent,
+    described,
+    each,
+    inspect,
+    is_refusal,
+)
 from maitred.client.cursors import read_cursor, write_cursor
 from maitred.client.merged_tasks import BEGINNING, MergedTasks, TaskPlace, check_listed
-from maitred.errors import InvalidArgument, UnknownQueue
+from maitred.errors import InvalidArgument, PermissionDenied, UnknownQueue
 from maitred.protocol.inspection import (
     EVERY_TASK,
     LISTED_MAX,
@@ -105,8 +114,10 @@ async def list_tasks(
 
     A page is no snapshot, and neither are all pages together: a task that changes its state between
     two requests may be missed, or be listed in both states. Raises `InvalidArgument` for a cursor
-    of another list, and `UnknownQueue` with the most similar name.
+    of another list, `PermissionDenied` for a filter that the user may not use, and `UnknownQueue`
+    with the most similar name.
     """
+    check_filter(tasks, reveal=reveal)
     if not 1 <= most <= LISTED_MAX:
         raise InvalidArgument(
             f"A page cannot have {most:,} tasks.", remedy=f"Ask for 1 to {LISTED_MAX:,}."
@@ -140,7 +151,12 @@ async def show_task(
 ) -> TaskShown:
     """Return everything that is known of one task; raise `UnknownTask` or `UnknownQueue`."""
     message = ShowTask(*queue, partition, 0, sequence, reveal)
-    return cast("TaskShown", await inspect(client, message, timeout))
+    shown = cast("TaskShown", await inspect(client, message, timeout))
+    if reveal:
+        _say_why(shown.task)
+        if shown.task.state == "done" and shown.result is None and not shown.result_withheld:
+            shown.result_withheld = "permission"
+    return shown
 
 
 def argument_filter(text: str) -> ArgumentFilter:
@@ -158,6 +174,16 @@ def argument_filter(text: str) -> ArgumentFilter:
     return found
 
 
+def check_filter(tasks: TaskFilter, *, reveal: bool) -> None:
+    """Raise `PermissionDenied` for a filter by argument, unless private data may be seen: its
+    answers would tell the arguments, too."""
+    if tasks.argument is not None and not reveal:
+        raise PermissionDenied(
+            "To find tasks by their arguments, a user needs the permission 'reveal'.",
+            remedy="Ask to reveal them, or search without arguments.",
+        )
+
+
 def ordered(states: Iterable[ListedState]) -> tuple[ListedState, ...]:
     """Return the states in the order in which a list has them, each task in one of them; raise
     `InvalidArgument` for another word."""
@@ -172,6 +198,13 @@ def ordered(states: Iterable[ListedState]) -> tuple[ListedState, ...]:
     if "ended" in chosen or chosen >= OVER:
         chosen = (chosen - OVER) | {"ended"}
     return tuple(state for state in STATES if state in chosen)
+
+
+def _say_why(task: ListedTask) -> None:
+    """Say why a task has no arguments: a shard that gives no reason took back the wish to see
+    them, because the user may not."""
+    if task.arguments is None and not task.withheld:
+        task.withheld = "permission"
 
 
 def _resumed(text: str, wanted: Sequence[ListedState]) -> tuple[ListedState, TaskPlace | None]:
@@ -308,10 +341,15 @@ class _Page:
             listed = cast("TasksListed", await inspect(self._client, message, self._timeout))
             self._looked_at += listed.looked_at
             check_listed(partition, after, listed, descending=state in DESCENDING)
+            if self._reveal:
+                for task in listed.tasks:
+                    _say_why(task)
             return listed
 
         answers = await each(places, ask)
         for partition, silent in answers.silent.items():
+            if is_refusal(silent.error):
+                raise silent.error
             if not isinstance(silent.error, UnknownQueue):
                 self._silent[partition] = silent
         return answers

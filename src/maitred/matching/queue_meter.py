@@ -6,10 +6,13 @@ idle leaves memory, and a counter that forgot it would seem to have started anew
 
 from __future__ import annotations
 
+from operator import sub
 from typing import TYPE_CHECKING, Final, get_args
 
 from maitred.matching.task_ends import EndStatus
 from maitred.metrics.histogram import Histogram
+from maitred.metrics.points import BUCKETS
+from maitred.metrics.points import COUNTS as STEP_COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +24,9 @@ COUNTERS: Final = (
     *("forwarded_tasks", "forwarded_offers", "offers", "allocated"),
 )
 """The plain counters of a meter, by the names of their attributes."""
+
+STEP_SIZE: Final = len(STEP_COUNTS) + BUCKETS
+"""Numbers that `QueueMeter.step` returns."""
 
 LEAST_SECONDS: Final = 0.0005
 """The least mean service time. Loops tell the time in milliseconds, so that a short task may seem
@@ -36,7 +42,7 @@ class QueueMeter:
     __slots__ = (
         *COUNTERS,
         *("_mean", "_runs", "_seen_runs", "_seen_seconds"),
-        *("alike", "alike_seconds", "ends", "waits"),
+        *("_stepped", "alike", "alike_seconds", "ends", "waits"),
     )
 
     def __init__(self) -> None:
@@ -68,6 +74,8 @@ class QueueMeter:
         """How many attempts in a row ran for exactly so long. Loops tell the time in milliseconds,
         so that most short tasks run alike, and cost an addition instead of a call."""
         self._seen_runs, self._seen_seconds, self._mean = 0, 0.0, 0.0
+        self._stepped = [0] * STEP_SIZE
+        """The counts of `step` at its last call."""
 
     @property
     def runs(self) -> Histogram:
@@ -108,6 +116,24 @@ class QueueMeter:
         """A number that changes with nearly every change of `counts`, and is found faster."""
         counters: list[int] = [getattr(self, name) for name in COUNTERS]
         return sum(counters) + sum(self.ends.values())
+
+    def step(self) -> Sequence[int] | None:
+        """Return what happened since the last call, in the order of a point of a series: tasks that
+        were added, tasks that are over, attempts that failed, dead letters, attempts that are
+        repeated, and waits by bucket. None: nothing happened."""
+        counts = [
+            self.added,
+            sum(self.ends.values()),
+            self.failed + self.timed_out + self.lost,
+            self.dead,
+            self.retried,
+            *self.waits.counts,
+        ]
+        before = self._stepped
+        if counts == before:
+            return None
+        self._stepped = counts
+        return list(map(sub, counts, before))
 
     def counts(self) -> Sequence[float]:
         """Return everything that only grows, in the order of `COUNTERS`, `END_STATUSES`, then both

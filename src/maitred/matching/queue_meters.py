@@ -110,6 +110,15 @@ class QueueMeters:
         """Return all queues that have a meter."""
         return list(self._entries)
 
+    def all(self) -> list[tuple[QueueName, QueueMeter]]:
+        """Return all queues with their meters."""
+        return [(name, entry.meter) for name, entry in self._entries.items()]
+
+    def known(self, name: QueueName) -> QueueMeter | None:
+        """Return the meter of the queue, if it has one."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.meter
+
     def look(self, name: QueueName) -> QueueCounts | None:
         """Return the counts of a queue that has series of its own; add those of another queue to
         the sum, and return None."""

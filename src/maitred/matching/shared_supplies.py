@@ -180,6 +180,14 @@ class SharedSupplies:
         """The free slots of all sets."""
         return sum(supply.free for supply in self._free)
 
+    def free_by_namespace(self) -> dict[str, int]:
+        """Return the free slots of all sets, by the namespace of their queues."""
+        found: dict[str, int] = {}
+        for supply in self._free:
+            namespace = supply.key[1]
+            found[namespace] = found.get(namespace, 0) + supply.free
+        return found
+
     def _add_free(self, supply: SharedSupply, slots: int) -> None:
         supply.free += slots
         if supply.free:

@@ -1,7 +1,7 @@
 """The requests of clients that the audit log records, and the fields of their records.
 
-Every request that needs a permission of operators is recorded, unless the tables name it as one
-that only looks: a request that is added to the protocol is therefore recorded, too.
+Every request that needs `operate` or `admin`, or has an action that does, is recorded, unless the
+table names it as one that only looks: a request that is added to the protocol is recorded, too.
 """
 
 from __future__ import annotations
@@ -22,20 +22,11 @@ if TYPE_CHECKING:
     from maitred.security.audit_log import AuditLog
 
 OF_OPERATORS: Final = frozenset(("read", "operate", "admin"))
-"""The permissions of operators. A request that needs `read` may change something, too: then its
-action needs `operate`."""
+"""The permissions of operators. A request that needs `read` changes something only if it has an
+action that does; that action needs `operate` (`operator_admission.py`)."""
 
-LOOKS_ONLY: Final = frozenset(
-    {
-        Opcode.DESCRIBE,
-        Opcode.QUEUES,
-        Opcode.LIST_TASKS,
-        Opcode.SHOW_TASK,
-        Opcode.LIST_TOKENS,
-        Opcode.CLUSTER,
-        Opcode.STATUS,
-    }
-)
+LOOKS_ONLY: Final = frozenset({Opcode.LIST_TOKENS})
+"""Requests that change nothing although they need another permission than `read`."""
 
 LATER: Final = frozenset({Opcode.PURGE, Opcode.CHANGE_TASKS})
 """Requests that are recorded when they are done, because the record says how much was done."""
@@ -53,7 +44,8 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOri
     """Record a request that needs a permission which its user has. The node's own gateway says for
     which user it asks, and from where."""
     action = getattr(message, "action", "")
-    if message.opcode in LOOKS_ONLY or message.opcode in LATER or action in LOOKS:
+    is_look = message.opcode in LOOKS_ONLY or action in LOOKS
+    if is_look or message.opcode in LATER or (message.permission == "read" and not action):
         return
     name = message.opcode.name.lower().replace("_", " ")
     user, source = connection.user, str(connection.source)

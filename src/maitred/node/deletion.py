@@ -114,5 +114,5 @@ def _check_unused(
     if parts:
         raise QueueInUse(
             f"The queue {root.namespace}/{root.queue} has {', '.join(parts)}; nothing was deleted.",
-            remedy="Stop its workers and empty it first, or delete it with --force.",
+            remedy="Stop its workers and empty it first, or force it (--force, ?force=true).",
         )

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from maitred.errors import InternalError
 from maitred.matching.records import BY_LETTERS
+from maitred.security.permissions import denied
 
 if TYPE_CHECKING:
     from maitred.node.deferred_reply import DeferredReply
@@ -90,6 +91,18 @@ def name_producer(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN
     else:
         message.user = connection.user
         message.origin = connection.origin
+
+
+def restrict_to_readable(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401
+    """Restrict a request to the namespaces that the user may read; refuse it if it names another
+    one. Only the node's own gateway says itself what its caller may read."""
+    if connection.is_gateway:
+        return
+    within = connection.permissions.namespaces("read")
+    wanted = message.namespace
+    if within is not None and wanted and wanted not in within:
+        raise denied(connection.user or None, "read", wanted)
+    message.within = within
 
 
 def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request

@@ -41,6 +41,7 @@ from maitred.node.relays import Relays
 from maitred.node.request_placement import RequestPlacement
 from maitred.node.request_table import RequestTable
 from maitred.node.shard_requests import ShardRequests
+from maitred.node.shard_series import ShardSeries
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
 from maitred.node.standstill import StandstillWatch
@@ -237,6 +238,7 @@ class Shard(RequestPlacement):
         relays = Relays(self._partitions)
         self._relays = relays
         query_tables = QueryTables(self.loop, self._surroundings)
+        series = ShardSeries(self._partitions)
         self._cluster_requests = ClusterRequests(
             self,
             store,
@@ -256,6 +258,7 @@ class Shard(RequestPlacement):
             "permits": self._partitions.permits,
             "relays": relays,
             "query_tables": query_tables,
+            "series": series,
         }
         self._bearers = Bearers(
             self.users,
@@ -281,6 +284,7 @@ class Shard(RequestPlacement):
             PurgeRequests(self._partitions, self.audit),
             relays,
             query_tables,
+            series,
             TokenRequests(
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
             ),
@@ -289,6 +293,7 @@ class Shard(RequestPlacement):
         ):
             self._table.include(part.requests)
         caretaker.begin()
+        series.begin()
         self._partitions.stored.begin()
         return self._partitions
 

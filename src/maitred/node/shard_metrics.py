@@ -14,9 +14,9 @@ from maitred.metrics import families
 from maitred.metrics.busiest import REST
 from maitred.metrics.exposition import Samples
 from maitred.metrics.histogram import WORK_BOUNDS
-from maitred.metrics.slots_wanted import slots_wanted
 from maitred.monitor.loop_lag import LoopLag
 from maitred.monitor.process_vitals import add_vitals
+from maitred.node.queue_gauges import QueueGauges, free_slots
 from maitred.protocol.refusals import CLASSES
 
 if TYPE_CHECKING:
@@ -32,61 +32,6 @@ PORTION: Final = 256
 
 OTHER_CODE: Final = "other"
 """Stands for the code of an error that this release does not know."""
-
-
-class _QueueGauges:
-    """What a queue has now at this shard, all its partitions together."""
-
-    __slots__ = (
-        *("added_per_second", "backlog", "delayed", "free", "is_paused", "most_per_second"),
-        *("oldest", "queries", "running", "wanted"),
-    )
-
-    def __init__(self) -> None:
-        self.backlog = self.delayed = self.running = self.free = self.queries = 0
-        self.oldest = 0.0
-        self.added_per_second = 0.0
-        self.most_per_second: float | None = None
-        self.is_paused = False
-        self.wanted = 0.0
-
-    def add(self, owned: Owned, now: float) -> float:
-        """Add a partition of the queue; return how much it has, to compare it with others."""
-        partition = owned.partition
-        self.backlog += partition.waiting
-        self.delayed += len(partition.later)
-        self.running += len(partition.own_tasks.leases)
-        self.free += _free_slots(owned)
-        self.queries += partition.allocator.lines.total
-        self.oldest = max(self.oldest, partition.backlog_age(now))
-        rate = partition.intake.added.per_second(now)
-        self.added_per_second += rate
-        self.is_paused |= partition.controls.pause is not None
-        limit = partition.rate_limit
-        if limit is not None:
-            self.most_per_second = (self.most_per_second or 0.0) + limit.rate
-        return partition.own_tasks.open_tasks + rate
-
-    def decide(self, service_seconds: float) -> None:
-        """Compute how many slots the queue wants."""
-        self.wanted = slots_wanted(
-            added_per_second=self.added_per_second,
-            service_seconds=service_seconds,
-            backlog=max(0, self.backlog - self.delayed),
-            running=self.running,
-            most_per_second=self.most_per_second,
-            is_paused=self.is_paused,
-        )
-
-    def include(self, other: _QueueGauges) -> None:
-        """Add another queue, for the sum of those without series of their own."""
-        self.backlog += other.backlog
-        self.delayed += other.delayed
-        self.running += other.running
-        self.free += other.free
-        self.queries += other.queries
-        self.oldest = max(self.oldest, other.oldest)
-        self.wanted += other.wanted
 
 
 class ShardMetrics:
@@ -145,9 +90,9 @@ class ShardMetrics:
 
     async def _look_at_partitions(
         self,
-    ) -> tuple[dict[QueueName, _QueueGauges], list[tuple[float, Owned]]]:
+    ) -> tuple[dict[QueueName, QueueGauges], list[tuple[float, Owned]]]:
         """Return what each loaded queue has, and the partitions that have most."""
-        gauges: dict[QueueName, _QueueGauges] = {}
+        gauges: dict[QueueName, QueueGauges] = {}
         loop, most = self._shard.loop, self._settings.partitions
         top: list[tuple[float, Owned]] = []
         owned = list(self._partitions.owned.values())
@@ -157,20 +102,20 @@ class ShardMetrics:
                 queue = (one.key.namespace, one.key.queue)
                 gauge = gauges.get(queue)
                 if gauge is None:
-                    gauge = gauges[queue] = _QueueGauges()
+                    gauge = gauges[queue] = QueueGauges()
                 top.append((gauge.add(one, now), one))
             top = nlargest(most, top, key=_first)
             await asyncio.sleep(0)
         return gauges, top
 
-    async def _add_queues(self, samples: Samples, gauges: dict[QueueName, _QueueGauges]) -> None:
+    async def _add_queues(self, samples: Samples, gauges: dict[QueueName, QueueGauges]) -> None:
         meters = self._partitions.meters
         for name, gauge in gauges.items():
             gauge.decide(meters.of(name).service_seconds)
         present = {name: float(one.backlog + one.running) for name, one in gauges.items()}
         named = meters.choose(present, self._settings.queues)
-        rest = _QueueGauges()
-        nothing = _QueueGauges()
+        rest = QueueGauges()
+        nothing = QueueGauges()
         names = meters.names()
         for start in range(0, len(names), PORTION):
             for name in names[start : start + PORTION]:
@@ -193,7 +138,7 @@ class ShardMetrics:
                 (families.PARTITION_BACKLOG, partition.waiting),
                 (families.PARTITION_OLDEST, round(partition.backlog_age(now), 3)),
                 (families.PARTITION_RUNNING, len(partition.own_tasks.leases)),
-                (families.PARTITION_SLOTS_FREE, _free_slots(owned)),
+                (families.PARTITION_SLOTS_FREE, free_slots(owned)),
                 (
                     families.PARTITION_ADDED,
                     round(partition.intake.added.per_second(now), 3),
@@ -213,20 +158,11 @@ class ShardMetrics:
                 )
 
 
-def _free_slots(owned: Owned) -> int:
-    """Count the free slots on offer to a partition, without those that a child passed on to it:
-    they wait at the child, too, and are counted there."""
-    offers = owned.partition.offers
-    if not offers.slots and not offers.sets:  # as at most of ten thousand queues
-        return 0
-    return offers.free - sum(one.slots for one in offers.waiting() if one.hops)
-
-
 def _first(pair: tuple[float, Owned]) -> float:
     return pair[0]
 
 
-def _add_queue(samples: Samples, name: QueueName, counts: QueueCounts, gauge: _QueueGauges) -> None:
+def _add_queue(samples: Samples, name: QueueName, counts: QueueCounts, gauge: QueueGauges) -> None:
     namespace, queue = name
 
     def add(family: Family, value: float, **more: str) -> None:

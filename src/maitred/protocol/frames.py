@@ -108,6 +108,7 @@ class Opcode(IntEnum):
     PING = 0x65
     LOAD = 0x66
     PROVE = 0x67
+    SERIES = 0x6D
     RELOAD = 0x6E
     DELETE = 0x70
     WITHDRAW = 0x71

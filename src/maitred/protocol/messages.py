@@ -16,6 +16,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.inspection import INSPECTION_EXCHANGES
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.protocol.queries import QUERY_EXCHANGES
+from maitred.protocol.queue_overview import QUEUE_OVERVIEW_EXCHANGES
 from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import EXCHANGES, PartitionDescription
@@ -98,8 +99,8 @@ class ShardStatus(Struct, kw_only=True):
     them."""
     parts: dict[str, dict[str, int]] = {}
     """Numbers of the shard's parts, by part: `memory` (bytes that count against the limits of the
-    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `logins`, and in a
-    cluster `links` (to shards of other nodes)."""
+    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`, `logins`,
+    and in a cluster `links` (to shards of other nodes)."""
 
 
 AnyRequest = PartitionRequest | ShardRequest
@@ -111,6 +112,7 @@ _EXCHANGES: Final[tuple[tuple[type[AnyRequest], type[AnyAnswer]], ...]] = (
     (OfferMany, OfferedMany),
     *EXCHANGES,
     *INSPECTION_EXCHANGES,
+    *QUEUE_OVERVIEW_EXCHANGES,
     *QUERY_EXCHANGES,
     *ACCESS_EXCHANGES,
     *CLUSTER_EXCHANGES,

@@ -253,7 +253,6 @@ class TaskHistory(Struct, kw_only=True):
     result: Any
     """Private."""
     result_withheld: Withheld
-    progress: str
     function: str
 
 

@@ -40,7 +40,7 @@ class NodeViews:
             user=None if identity is None else identity.name,
             permissions=permissions.granted(),
             release=__version__,
-            node=str(self._gateway.requester().address),
+            node=self._gateway.requester().nodes()[0].address,
             with_users=self._gateway.guard.required,
             csrf=caller.csrf,
         )
@@ -76,9 +76,12 @@ class NodeViews:
 
 async def _cluster(client: AsyncClient) -> ClusterDescription | None:
     """Return the members of the cluster; None without one."""
+    await client.members_known(STATUS_SECONDS)
+    if not client.clustered:
+        return None
     try:
         answer = await client.request(DescribeCluster(0, 0), STATUS_SECONDS)
-    except NoCluster:
+    except NoCluster:  # the node has just been started again, without one
         return None
     return cast("ClusterDescription", answer)
 

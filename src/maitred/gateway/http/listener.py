@@ -410,7 +410,7 @@ class HttpListener:
         audit = self.guard.audit
         if audit is not None:
             audit.record(
-                f"http {request.route or 'request'}",
+                f"http {request.route.replace('_', ' ')}",
                 user=request.identity.name if request.identity is not None else "",
                 source=connection.source,
                 target=request.target.partition(b"?")[0].decode("latin-1"),
