@@ -446,7 +446,7 @@ class World:
             "function": "send_mail",
         }
 
-    def dead_groups(self, namespace: str, queue: str, given: dict[str, str]) -> dict[str, Any]:
+    def dead_groups(self, namespace: str, queue: str) -> dict[str, Any]:
         number = self.number_of(namespace, queue)
         dead = self.dead_of(number)
         groups = []
@@ -468,11 +468,8 @@ class World:
     def act(self, body: dict[str, Any], namespace: str, queue: str) -> dict[str, Any]:
         if "ids" in body:
             self.gone |= {f"{namespace}/{queue}/{one}" for one in body["ids"]}
-            added = (
-                {one: f"0/{4_294_967_296 + 8}" for one in body["ids"]}
-                if body["action"] == "again"
-                else {}
-            )
+            again = body["action"] == "again"
+            added = dict.fromkeys(body["ids"], "0/4294967304") if again else {}
             return {
                 "done": len(body["ids"]),
                 "left": {},
@@ -501,33 +498,27 @@ class World:
     def worker(self, number: int) -> dict[str, Any]:
         slots = (8, 16, 4, 100, 32)[number % 5]
         busy = int(slots * wave(number, self.now, 200))
-        queues = [
-            dict(zip(("namespace", "queue"), self.names(number % 40 + one), strict=True))
-            for one in range(1 + number % 4)
-        ]
-        first = f"{queues[0]['namespace']}/{queues[0]['queue']}"
+        queues = ["/".join(self.names(number % 40 + one)) for one in range(1 + number % 4)]
         return {
-            "worker": (self.poison + str(number))
+            "worker": f"{self.poison}{number}"
             if self.poison and number < 5
             else f"worker-{number:04}",
             "session": f"{number * 2_654_435_761 % 2**64:032x}",
-            "namespace": queues[0]["namespace"],
-            "queues": [f"{one['namespace']}/{one['queue']}" for one in queues],
+            "queues": queues,
             "slots": slots,
             "busy": busy,
             "limit": max(busy, int(slots * 0.8)),
             "limit_reason": "latency",
+            "state": "offline" if number % 31 == 5 else "online",
+            "online": number % 31 != 5,
+            "suspected": False,
+            "good": 1.0,
+            "blocked": 0,
             "running": [
-                {
-                    "queue": first,
-                    "task"
-                    if one % 4
-                    else "query": f"{first}/0/{4_294_967_296 + 1_000_000_000 * 0 + one * 4}",
-                    "since": self.now - one * 7.3,
-                }
+                {"queue": queues[0], "since": self.now - one * 7.3}
+                | ({"task": f"0/{4_294_967_296 + one * 4}"} if one % 4 else {"query": 9_000 + one})
                 for one in range(min(busy, 20))
             ],
-            "online": number % 31 != 5,
             "heard_seconds": 0.4 + number % 9,
             "address": f"10.0.{number // 250}.{number % 250}:40{number % 100:02}",
         }
@@ -613,40 +604,36 @@ class World:
                     "in_flight": 12,
                     "forwarded": 991,
                     "loop_lag_seconds": 0.003 * wave(one, self.now, 30),
+                    "parts": {"writer": {"commits": 88_123, "partitions_waiting": one}},
                 }
                 for one in range(4)
             ]
 
         return {
+            "cluster": "maitred",
+            "version": 41,
+            "protocol": 3,
+            "lease_seconds": 5.0,
+            "problem": "",
             "nodes": [
-                {"node": f"{one:08x}", "address": f"10.0.0.{one}:4747", "shards": shards(one)}
+                {
+                    "id": f"m{one}",
+                    "node": f"{one:08x}",
+                    "address": f"10.0.0.{one}:4747",
+                    "state": "active",
+                    "release": "0.1.0",
+                    "protocol": 3,
+                    "shards": 4,
+                    "since": self.now - 86_400 * 3,
+                    "load": wave(one, self.now, 60),
+                    "beat_seconds_ago": 0.6,
+                    "partitions": 5_120 + one * 31,
+                    "held": None,
+                    "clock_ahead_seconds": 0.0,
+                }
                 for one in (1, 2, 3)
             ],
-            "cluster": {
-                "cluster": "maitred",
-                "version": 41,
-                "protocol": 3,
-                "lease_seconds": 5.0,
-                "problem": None,
-                "members": [
-                    {
-                        "id": f"m{one}",
-                        "node": f"{one:08x}",
-                        "address": f"10.0.0.{one}:4747",
-                        "state": "active",
-                        "release": "0.1.0",
-                        "protocol": 3,
-                        "shards": 4,
-                        "since": self.now - 86_400 * 3,
-                        "load": wave(one, self.now, 60),
-                        "beat_seconds_ago": 0.6,
-                        "partitions": 5_120 + one * 31,
-                        "late": False,
-                    }
-                    for one in (1, 2, 3)
-                ],
-                "warnings": [],
-            },
+            "shards": [shard for one in (1, 2, 3) for shard in shards(one)],
             "unreachable": [],
         }
 
@@ -680,62 +667,56 @@ class World:
 
     # Requests
 
-    def get(self, parts: list[str], given: dict[str, str]) -> dict[str, Any]:
-        """Answer GET /v1/…; `parts` are the names behind /v1/."""
-        match parts:
-            case ["queues"]:
+    def view(self, handler: str, given: dict[str, str], values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return what a view of the admin API answers."""
+        match handler, values:
+            case "list_queues", ():
                 return self.list_queues(given)
-            case ["series"]:
+            case "show_series", ():
                 return self.series(given)
-            case ["workers"]:
+            case "list_workers", ():
                 return self.list_workers(given)
-            case ["nodes"]:
+            case "list_nodes", ():
                 return self.nodes()
-            case [namespace, "queries"]:
+            case "list_queries", (namespace,):
                 return self.queries(namespace, given)
-            case [namespace, "queues", queue]:
+            case "describe_queue", (namespace, queue):
                 return self.describe(namespace, queue)
-            case [namespace, "queues", queue, "tasks"]:
+            case "list_tasks", (namespace, queue):
                 return self.tasks(namespace, queue, given)
-            case [namespace, "queues", queue, "dead-groups"]:
-                return self.dead_groups(namespace, queue, given)
-            case [namespace, "queues", queue, "handlers"]:
+            case "list_dead_groups", (namespace, queue):
+                return self.dead_groups(namespace, queue)
+            case "list_handlers", (namespace, queue):
                 return self.handlers(namespace, queue)
-            case [namespace, "queues", queue, "tasks", partition, sequence, "history"]:
-                return self.history(namespace, queue, int(partition), int(sequence), given)
-        raise Refusal(404, "unknown-route", f"Nothing is at {'/'.join(parts)}.")
+            case "task_history", (namespace, queue, partition, sequence):
+                return self.history(namespace, queue, partition, sequence, given)
+        raise Refusal(404, "unknown-route", f"There is no view {handler}.")
 
     def change(
-        self, method: str, parts: list[str], body: Any, given: dict[str, str]
+        self,
+        method: str,
+        handler: str,
+        values: tuple[Any, ...],
+        body: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
         """Answer a request that changes something."""
-        self.changes.append((method, "/".join(parts), body))
-        match method, parts:
-            case "POST", [namespace, "queues", queue, "tasks", "actions"]:
+        self.changes.append((method, handler, body))
+        match handler, values:
+            case "act_on_tasks", (namespace, queue):
                 return self.act(body, namespace, queue)
-            case "POST", [namespace, "queues", queue, "pause"]:
-                self.paused[f"{namespace}/{queue}"] = {
-                    "by": "alice",
-                    "at": self.now,
-                    "reason": body["reason"],
-                }
-                return {"version": 8, "pause": self.paused[f"{namespace}/{queue}"], "settings": {}}
-            case "POST", [namespace, "queues", queue, "resume"]:
+            case "pause_queue", (namespace, queue):
+                pause = {"by": "alice", "at": self.now, "reason": body["reason"]}
+                self.paused[f"{namespace}/{queue}"] = pause
+            case "resume_queue", (namespace, queue):
                 self.paused[f"{namespace}/{queue}"] = {}
-                return {"version": 8, "pause": None, "settings": {}}
-            case "POST", [_, "queues", _, "purge"]:
-                return {"tasks": {"waiting": 412}, "cursor": None}
-            case "POST", [namespace, "queues", queue, "tasks"]:
-                return {
-                    "id": f"{namespace}/{queue}/0/4294967300",
-                    "partition": 0,
-                    "sequence": 4_294_967_300,
-                    "location": "/",
-                }
-            case "POST", [_, "queues", _, "query"]:
+            case "purge_queue", _:
+                return {"tasks": {"waiting": 412}, "cursor": None, "unreachable": []}
+            case "add_task", (namespace, queue):
+                return {"id": f"{namespace}/{queue}/0/4294967300", "location": "/"}
+            case "query", _:
                 return {"asked": body}
-            case "DELETE", [_, "queries", sequence]:
-                return {"sequence": int(sequence), "state": "cancelling"}
+            case "cancel_query", (_, sequence):
+                return {"sequence": sequence, "state": "cancelling"}
         return {}
 
 

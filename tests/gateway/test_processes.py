@@ -481,7 +481,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -> None:
-    """The same with a worker: all paths are of a queue that it serves."""
+    """The same with a worker: all paths are of a queue that it serves, and that nobody stops."""
     served_only = (
         # An array with two values is fine for the document, but not for this handler.
         'positive_data_acceptance.expected-statuses = ["2xx", "4xx", "503", "504"]\n'
@@ -493,9 +493,10 @@ def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -
     with running_node(shards=1) as node, worker(node.url):
         base = http_of(node)
         served(base)
-        done = schemathesis(
-            base, tmp_path, "-n", "8", "--phases", "coverage,fuzzing", more=served_only
-        )
+        stopping = ("delete_queue", "pause_queue", "set_queue", "resize_queue", "worker_offline")
+        left_out = [word for one in stopping for word in ("--exclude-operation-id", one)]
+        phases = ("--phases", "coverage,fuzzing")
+        done = schemathesis(base, tmp_path, "-n", "8", *phases, *left_out, more=served_only)
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         rows = call(base, "GET", "/v1/default/queries?most=10000&queue=echo")[1]["queries"]
         told = [row["status"] for row in rows]

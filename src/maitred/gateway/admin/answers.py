@@ -172,6 +172,19 @@ class QueueHandlers(Struct):
     """None: no worker has served the queue in the last day."""
 
 
+class SeriesState(Struct, rename={"start": "from"}):
+    """The last hour of a queue, of a namespace, or of everything that the user may read."""
+
+    step_seconds: int
+    start: float
+    """When the first step began."""
+    points: dict[str, list[float | None]]
+    """One number a step, null where nothing is known. Counted within the step: `added`, `ended`,
+    `failed`, `dead`, `retried`. At its end: `backlog`, `running`, `slots_free`. In seconds:
+    `wait_p50`, `wait_p99`."""
+    unreachable: list[UnreachablePart]
+
+
 # Tasks
 
 

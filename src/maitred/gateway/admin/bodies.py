@@ -29,14 +29,14 @@ Moment = Annotated[float, Meta(ge=0)]
 """Unix time in seconds; 0: no limit."""
 
 
-class ArgumentBody(Struct, frozen=True, kw_only=True):
+class ArgumentBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An argument and its value."""
 
     name: ShortText
     value: Any = None
 
 
-class FilterBody(Struct, frozen=True, kw_only=True):
+class FilterBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks are meant; empty fields mean all."""
 
     worker: ShortText = ""
@@ -47,7 +47,7 @@ class FilterBody(Struct, frozen=True, kw_only=True):
     argument: ArgumentBody | None = None
 
 
-class TaskActionBody(Struct, frozen=True, kw_only=True):
+class TaskActionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is done to which tasks: those with these ids, or those in a state that pass a filter."""
 
     action: TaskAction
@@ -63,7 +63,7 @@ class TaskActionBody(Struct, frozen=True, kw_only=True):
     reason: Reason = ""
 
 
-class PauseBody(Struct, frozen=True, kw_only=True):
+class PauseBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a queue is paused or resumed."""
 
     reason: Reason = ""
@@ -71,7 +71,7 @@ class PauseBody(Struct, frozen=True, kw_only=True):
     """Version that the controls of the queue must have; null: any."""
 
 
-class SettingsBody(Struct, frozen=True, kw_only=True):
+class SettingsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a queue to set live, and to give back to the settings file."""
 
     set: Annotated[dict[ShortText, SettingValue], Meta(max_length=SETTINGS_MAX)] = field(
@@ -82,7 +82,7 @@ class SettingsBody(Struct, frozen=True, kw_only=True):
     expect_version: Natural | None = None
 
 
-class PartitionsBody(Struct, frozen=True, kw_only=True):
+class PartitionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The number of partitions that a queue shall have."""
 
     read: PartitionCount
@@ -93,7 +93,7 @@ class PartitionsBody(Struct, frozen=True, kw_only=True):
 PurgedState = Literal["waiting", "delayed", "dead"]
 
 
-class PurgeBody(Struct, frozen=True, kw_only=True):
+class PurgeBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks of a queue are dropped."""
 
     states: Annotated[list[PurgedState], Meta(min_length=1, max_length=3)] | None = None
@@ -104,7 +104,7 @@ class PurgeBody(Struct, frozen=True, kw_only=True):
     reason: Reason = ""
 
 
-class NoBody(Struct, frozen=True, kw_only=True):
+class NoBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body without fields."""
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from maitred import __version__
 from maitred.client.statistics import Unreachable
 from maitred.errors import NoCluster
-from maitred.gateway.admin.answers import CallerState, NodeRow, NodesState, UnreachablePart
-from maitred.gateway.admin.told_errors import told_error
+from maitred.gateway.admin.answers import CallerState, NodeRow, NodesState
+from maitred.gateway.admin.told_errors import unreachable_shards
 from maitred.protocol.cluster import ClusterDescription, DescribeCluster
 from maitred.security.permissions import EVERYTHING
 
@@ -50,11 +50,7 @@ class NodeViews:
         client = self._gateway.requester()
         found, cluster = await asyncio.gather(client.statuses(STATUS_SECONDS), _cluster(client))
         shards = [one for one in found if not isinstance(one, Unreachable)]
-        silent = [
-            UnreachablePart(error=told_error(one.error), node=one.address, shard=one.shard)
-            for one in found
-            if isinstance(one, Unreachable)
-        ]
+        silent = unreachable_shards(one for one in found if isinstance(one, Unreachable))
         if cluster is None:
             rows = _single_nodes(client, shards)
             return NodesState(None, 0, 0, 0.0, "", rows, shards, silent)

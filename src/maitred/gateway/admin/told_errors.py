@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from maitred.gateway.admin.answers import ToldError, UnreachablePart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from maitred.client.answers import Silent
+    from maitred.client.statistics import Unreachable
     from maitred.errors import MaitredError
 
 
@@ -23,4 +24,12 @@ def unreachable(part: str, silent: Mapping[Any, Silent]) -> list[UnreachablePart
     one."""
     return [
         UnreachablePart(error=told_error(one.error), **{part: name}) for name, one in silent.items()
+    ]
+
+
+def unreachable_shards(silent: Iterable[Unreachable]) -> list[UnreachablePart]:
+    """Return the shards that did not answer."""
+    return [
+        UnreachablePart(error=told_error(one.error), node=one.address, shard=one.shard)
+        for one in silent
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maitred.gateway.admin.node_views import NodeViews
+from maitred.gateway.admin.overview_views import OverviewViews
 from maitred.gateway.admin.query_views import QueryViews
 from maitred.gateway.admin.queue_views import QueueViews
 from maitred.gateway.admin.task_views import TaskViews
@@ -31,8 +32,10 @@ class AdminViews:
     def __init__(self, gateway: RequestingGateway) -> None:
         nodes, queries = NodeViews(gateway), QueryViews(gateway)
         queues, tasks = QueueViews(gateway), TaskViews(gateway)
+        overview = OverviewViews(gateway)
         self.by_handler: dict[str, View] = {
             "me": nodes.me,
+            "show_series": overview.series,
             "list_nodes": nodes.nodes,
             "list_queries": queries.queries,
             "describe_queue": queues.queue,

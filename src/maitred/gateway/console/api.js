@@ -81,11 +81,15 @@ async function read(answer) {
   return value;
 }
 
-let loggedOut = () => {};
+let sessionOver = () => {};
 
 // Call this when a request finds that the session is over.
 export function whenLoggedOut(call) {
-  loggedOut = call;
+  sessionOver = call;
+}
+
+export function loggedOut() {
+  sessionOver();
 }
 
 export async function request(method, where, options) {

@@ -3,7 +3,7 @@
 // The stream is open only while somebody looks: it is closed when the tab is hidden, and a while after the window lost the
 // focus. When it breaks, the view keeps its last data, greyed, until the gateway or its node is back.
 
-import { Refused, events } from "./api.js";
+import { Refused, events, loggedOut } from "./api.js";
 
 // A glance at another window is no reason to reconnect; a console that is left open somewhere costs the node nothing.
 export const BLURRED_MS = 20_000;
@@ -170,6 +170,8 @@ export class Live {
         // The gateway is there, and what stands behind it is not: the last data stay, greyed.
         this.bad.add(index);
         this.breakOff();
+      } else if (problem.status === 401) {
+        loggedOut();
       } else {
         this.mend(index);
         this.failed(index, problem);

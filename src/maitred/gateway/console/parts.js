@@ -67,11 +67,11 @@ export function unreachable(list) {
   if (!list?.length) return null;
   const names = list.slice(0, 5).map((one) => one.partition ?? one.shard ?? one.node ?? one.queue ?? "?");
   const more = list.length > names.length ? ` and ${list.length - names.length} more` : "";
-  const what = "partition" in list[0] ? "Partition" : "shard" in list[0] ? "Shard" : "queue" in list[0] ? "Queue" : "Node";
+  const what = ["partition", "shard", "node", "queue"].find((name) => list[0][name] !== undefined) ?? "part";
   return h(
     "p",
     { class: "note warn", role: "status" },
-    `${what} ${names.join(", ")}${more} did not answer: ${list[0].error?.message ?? ""} What follows is incomplete.`,
+    `Of this, ${what} ${names.join(", ")}${more} did not answer: ${list[0].error?.message ?? ""} What follows is incomplete.`,
   );
 }
 
@@ -129,7 +129,7 @@ export function dialog(label, content) {
 }
 
 // Ask before something that cannot be taken back, and for the reason, which the audit log keeps. Returns null, or the values.
-export function confirm({ title, text, action, kind = "danger", fields = () => [], typed = "", check = () => "" }) {
+export function confirm({ title, text, action, kind = "danger", fields = () => [], typed = "", check = () => "", withReason = true }) {
   const values = { reason: "" };
   let retyped = "";
   let refused = "";
@@ -162,7 +162,8 @@ export function confirm({ title, text, action, kind = "danger", fields = () => [
             }),
           )
         : null,
-      field(
+      withReason
+        ? field(
         "Reason",
         h("input", {
           "data-first": !typed,
@@ -172,7 +173,8 @@ export function confirm({ title, text, action, kind = "danger", fields = () => [
           oninput: (event) => (values.reason = event.target.value),
         }),
         "For the audit log; may be empty.",
-      ),
+      )
+        : null,
       refused ? h("p", { class: "problem", role: "alert" }, refused) : null,
       h(
         "div",

@@ -102,15 +102,15 @@ export class Workers {
   }
 
   badges(row) {
-    return [row.online === false ? badge("offline", "warn") : null];
+    return [row.state !== "online" ? badge(row.state, "warn") : null, row.suspected ? badge("suspected", "bad", "A gateway reported that it does not answer") : null];
   }
 
   queuesOf(row) {
-    return row.queues ?? (row.queue ? [{ namespace: row.namespace, queue: row.queue }] : []);
+    return row.queues.map(queueNames);
   }
 
   queues(row) {
-    const names = this.queuesOf(row).map((one) => (typeof one === "string" ? queueNames(one) : [one.namespace, one.queue]));
+    const names = this.queuesOf(row);
     return [
       names.slice(0, 2).map(([namespace, queue], at) => h("span", { key: at }, at ? ", " : "", link(queuePlace(namespace, queue), `${namespace}/${queue}`))),
       names.length > 2 ? h("span", { class: "dim", title: names.map((one) => one.join("/")).join(", ") }, ` and ${names.length - 2} more`) : null,
@@ -133,9 +133,8 @@ export class Workers {
   }
 
   action(row) {
-    const names = this.queuesOf(row).map((one) => (typeof one === "string" ? queueNames(one) : [one.namespace, one.queue]));
-    const namespace = names[0]?.[0] ?? "*";
-    const denied = this.app.denied(namespace, "operate");
+    const names = this.queuesOf(row);
+    const denied = names.map((one) => this.app.denied(one[0], "operate")).find(Boolean) ?? "";
     const to = row.online === false ? "online" : "offline";
     return button(to === "online" ? "Online" : "Offline", { kind: "small", denied, onclick: () => this.put(row, names, to) });
   }
@@ -146,10 +145,11 @@ export class Workers {
       text: to === "offline" ? "It takes nothing new, and finishes what it runs. It stays connected." : "It takes tasks and queries again.",
       action: to === "offline" ? "Take offline" : "Put online",
       kind: "primary",
+      withReason: false,
     });
     if (!values) return;
     await act(
-      () => Promise.all(names.map(([namespace, queue]) => post(path([namespace, "queues", queue, "workers", row.session, to]), { reason: values.reason }))),
+      () => Promise.all(names.map(([namespace, queue]) => post(path([namespace, "queues", queue, "workers", row.session, to]), {}))),
       `${row.worker} is ${to}.`,
     );
     this.table.refresh();
@@ -205,7 +205,7 @@ export class Workers {
         row.limit === null || row.limit === undefined ? "" : `It takes ${count(row.limit)} at a time${row.limit_reason ? ` (${row.limit_reason})` : ""}. `,
         limits.length > 1 ? sparkline(limits, `The measured limit since this page was opened, now ${row.limit}`) : null,
       ),
-      h("p", {}, "Queues: ", this.queuesOf(row).map((one, at) => { const names = typeof one === "string" ? queueNames(one) : [one.namespace, one.queue]; return h("span", { key: at }, at ? ", " : "", link(queuePlace(...names), names.join("/"))); })),
+      h("p", {}, "Queues: ", this.queuesOf(row).map((names, at) => h("span", { key: at }, at ? ", " : "", link(queuePlace(...names), names.join("/"))))),
       row.running?.length
         ? h(
             "div",
@@ -218,7 +218,7 @@ export class Workers {
                 "tbody",
                 {},
                 row.running.map((one, at) => {
-                  const to = one.task ? taskPlaceById(one.task) : null;
+                  const to = one.task ? taskPlaceById(`${one.queue}/${one.task}`) : null;
                   return h("tr", { key: at }, h("td", { class: "code" }, one.task ? (to ? link(to, one.task) : one.task) : `query ${one.query ?? ""}`), h("td", {}, one.queue ?? ""), h("td", { class: "number" }, one.since ? duration(Math.max(0, now() - one.since)) : "–"), h("td", { class: "number" }, time(one.since)));
                 }),
               ),

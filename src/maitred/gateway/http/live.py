@@ -90,7 +90,7 @@ class LiveRoutes:
         self._stopping.set()
 
     async def live(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """Send the answers of the views, now and whenever one has changed, until the caller leaves."""
+        """Send the answers of the views, now and after each change, until the caller leaves."""
         paths = [one for one in request.query.get("view", "").split("\n") if one]
         if not 1 <= len(paths) <= VIEWS_MAX:
             raise InvalidArgument(

@@ -22,6 +22,7 @@ from maitred.gateway.admin.answers import (
     PurgedQueue,
     QueueHandlers,
     QueueState,
+    SeriesState,
     TaskHistory,
     ToldWorkers,
 )
@@ -84,6 +85,7 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
     },
     "cancel_task": {200: ("What that came to", RevokedTask)},
     "me": {200: ("The user and the permissions", CallerState)},
+    "show_series": {200: ("Numbers by step", SeriesState)},
     "describe_queue": {200: ("How it is", QueueState)},
     "delete_queue": {200: ("What was deleted", DroppedQueue)},
     "list_tasks": {200: ("Tasks", ListedTasks)},

@@ -18,8 +18,10 @@ from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
 from maitred.gateway.http.routes import EVERY_ROUTE
 from maitred.matching.controls import NAME_CHARACTERS
 from maitred.matching.records import PRIORITIES
+from maitred.metrics.points import STEP_SECONDS, STEPS
 from maitred.protocol.inspection import LISTED_MAX
 from maitred.protocol.tasks import NEVER
+from maitred.routing.names import NAME_MAX_BYTES
 
 if TYPE_CHECKING:
     from maitred.gateway.http.request import HttpRequest
@@ -174,18 +176,27 @@ PARAMETERS: Final = {
         str,
         most=ARGUMENT_LETTERS,
     ),
+<<<<<<< HEAD
     "view": Parameter("The paths of GET requests to follow, one a line", str, most=VIEW_LETTERS),
     "interval": Parameter(
         "Seconds between two looks; 2 unless told",
         float,
         INTERVAL_LEAST_SECONDS,
         INTERVAL_MOST_SECONDS,
+=======
+    "namespace": Parameter("Only what is in this namespace", str, most=NAME_MAX_BYTES),
+    "seconds": Parameter(
+        "How many of the last seconds; an hour unless told", float, 1.0, STEPS * STEP_SECONDS
+>>>>>>> http
     ),
     "force": Parameter("Whether to delete it even if it is in use", bool),
 }
 """The parameters besides those in paths."""
 
 OWN_PARAMETERS: Final = {
+    ("show_series", "queue"): Parameter(
+        "Only this queue of the namespace", str, most=NAME_MAX_BYTES
+    ),
     ("list_tasks", "worker"): Parameter(
         "Only those that this worker has, or had last", str, most=NAME_CHARACTERS
     ),

@@ -80,6 +80,13 @@ ROUTES: Final = (
         permission="produce",
     ),
     HttpRoute("GET", "/v1/me", "me", "Who asks, and what that user may do"),
+    HttpRoute(
+        "GET",
+        "/v1/series",
+        "show_series",
+        "The last hour of a queue, a namespace, or everything",
+        ("namespace", "queue", "seconds"),
+    ),
     HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="read"),
     HttpRoute(
         "DELETE",
