@@ -176,18 +176,16 @@ PARAMETERS: Final = {
         str,
         most=ARGUMENT_LETTERS,
     ),
-<<<<<<< HEAD
     "view": Parameter("The paths of GET requests to follow, one a line", str, most=VIEW_LETTERS),
     "interval": Parameter(
         "Seconds between two looks; 2 unless told",
         float,
         INTERVAL_LEAST_SECONDS,
         INTERVAL_MOST_SECONDS,
-=======
+    ),
     "namespace": Parameter("Only what is in this namespace", str, most=NAME_MAX_BYTES),
     "seconds": Parameter(
         "How many of the last seconds; an hour unless told", float, 1.0, STEPS * STEP_SECONDS
->>>>>>> http
     ),
     "force": Parameter("Whether to delete it even if it is in use", bool),
 }
