@@ -71,7 +71,16 @@ class World:
     gone: set[str] = field(default_factory=set)
     """Tasks that were dropped, cancelled or retried."""
 
+    _rows: tuple[int, list[dict[str, Any]]] = (0, [])
+    """All queues at a moment, for the requests of that second."""
+
     # Queues
+
+    def rows(self) -> list[dict[str, Any]]:
+        moment = int(self.now) + len(self.changes) * 1_000_000_000_000
+        if self._rows[0] != moment:
+            self._rows = (moment, [self.row(number) for number in range(self.queues)])
+        return list(self._rows[1])
 
     def names(self, number: int) -> tuple[str, str]:
         namespace = NAMESPACES[number % len(NAMESPACES)]
@@ -141,10 +150,8 @@ class World:
         return int(self.dead_letters * shares.get(number, 0))
 
     def list_queues(self, given: dict[str, str]) -> dict[str, Any]:
-        rows = [self.row(number) for number in range(self.queues)]
-        namespaces: dict[str, int] = {}
-        for row in rows:
-            namespaces[row["namespace"]] = namespaces.get(row["namespace"], 0) + 1
+        rows = self.rows()
+        namespaces = {name: self.queues // len(NAMESPACES) for name in NAMESPACES}
         if given.get("namespace"):
             rows = [row for row in rows if row["namespace"] == given["namespace"]]
         match = given.get("match", "").lower()

@@ -82,7 +82,8 @@ class LiveRoutes:
     def __init__(self, listener: LiveListener, views: AdminViews) -> None:
         self._listener = listener
         self._views = views
-        self._open = 0
+        self.open_streams = 0
+        """How many streams there are."""
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -100,18 +101,18 @@ class LiveRoutes:
         views = [self._view(one) for one in paths]
         for view in views:
             self._found(request, view)
-        if self._open >= STREAMS_MAX:
+        if self.open_streams >= STREAMS_MAX:
             raise Overloaded(
                 f"This gateway has {STREAMS_MAX:,} streams of the console already.",
                 remedy="Close some pages of the console.",
             )
         interval = request.query.get("interval", INTERVAL_SECONDS)
-        self._open += 1
+        self.open_streams += 1
         try:
             connection.begin_stream(request, EVENTS, b"X-Accel-Buffering: no\r\n")
             await self._send(connection, request, views, interval)
         finally:
-            self._open -= 1
+            self.open_streams -= 1
         connection.end_stream(request)
 
     def _view(self, path: str) -> HttpRequest:
