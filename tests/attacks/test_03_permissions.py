@@ -45,6 +45,7 @@ from maitred.protocol.tasks import (
     Resize,
     Revoke,
 )
+from maitred.protocol.worker_overview import ListWorkers, ShowWorkerTasks
 from maitred.settings import Permission, User
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from tests.attacks.test_03_forged_ends import HASHED, SECONDS, A, shop
@@ -123,7 +124,8 @@ def of_operators() -> list[AnyRequest]:
         *(ListTasks(*at, "dead", reveal=True), ListTasks(*at, "dead", argument)),
         ShowTask(*at, 1, reveal=True),
         *(Status(0, 1_000), DescribeCluster(0, 1_000), DrainNode(0, 1_000, "node")),
-        ShowSeries(0, 1_000, "n"),
+        *(ShowSeries(0, 1_000, "n"), ListWorkers(0, 1_000, "n")),
+        ShowWorkerTasks(0, 1_000, [], "n"),
     ]
     assert {one.opcode for one in found} >= {
         opcode

@@ -546,6 +546,78 @@ async def test_a_worker_is_taken_offline(tmp_path: Path) -> None:
 
 
 @in_a_loop
+async def test_workers_are_listed_with_what_they_run(tmp_path: Path) -> None:
+    async with admin_stage(tmp_path) as here:
+        client = await here.client()
+        queues = [here.node.queue_of(shard, "shop") for shard in (0, 1)]
+        for queue in queues:
+            (number,) = await here.add(client, queue, [[1]])
+            await here.attend(client, queue)
+            assert [task.sequence for task in await here.take(client, queue)] == [number]
+        await here.add(client, "secrets", [[1]], namespace="other")
+        await here.attend(client, "secrets", namespace="other")
+        found = await here.get("/v1/workers", user="reader")
+        assert (found["cursor"], found["unreachable"]) == (None, [])
+        (worker,) = found["workers"]
+        assert (worker["worker"], worker["slots"], worker["online"]) == ("ant", 8, True)
+        assert worker["queues"] == sorted(f"shop/{queue}" for queue in queues)
+        assert worker["queue_count"] == 2
+        running = {one["queue"]: one for one in worker["running"]}
+        assert running.keys() == set(worker["queues"])
+        assert all(one["task"].startswith("0/") for one in running.values())
+        assert all(one["attempt"] == 1 and one["since"] > 1e9 for one in running.values())
+        (worker,) = (await here.get("/v1/workers"))["workers"]
+        assert worker["queue_count"] == 3
+        (worker,) = (await here.get("/v1/workers", namespace="other"))["workers"]
+        assert (worker["queues"], worker["running"]) == (["other/secrets"], [])
+        for params, count in (
+            ({"namespace": "shop", "queue": queues[0]}, 1),
+            ({"namespace": "shop", "queue": "others"}, 0),
+            ({"match": "AN"}, 1),
+            ({"match": "bee"}, 0),
+        ):
+            assert len((await here.get("/v1/workers", **params))["workers"]) == count
+        for path, user, code in (
+            ("/v1/workers?namespace=other", "reader", 403),
+            ("/v1/workers", "customer", 403),
+            ("/v1/workers?queue=mails", "boss", 400),
+            ("/v1/workers?cursor=garbage", "boss", 400),
+        ):
+            assert (await here.call("GET", path, user=user))[0] == code, path
+
+
+@in_a_loop
+async def test_the_last_hour_is_told_as_far_as_one_may_see_it(tmp_path: Path) -> None:
+    async with admin_stage(tmp_path) as here:
+        client = await here.client()
+        await here.add(client, "mails", [[1], [2]])
+        await here.add(client, "mails", [[1]], namespace="other")
+        shards: list[Any] = [*here.node.shards]
+        for shard in shards:
+            await shard._parts["series"].sample()
+        for user, params, added in (
+            ("boss", {}, 3),
+            ("boss", {"namespace": "other"}, 1),
+            ("reader", {}, 2),
+            ("reader", {"namespace": "shop", "queue": "mails"}, 2),
+            ("stranger", {}, 1),
+        ):
+            found = await here.get("/v1/series", user=user, seconds=60, **params)
+            assert (found["step_seconds"], found["unreachable"]) == (10, [])
+            assert found["from"] % 10 == 0
+            assert {len(one) for one in found["points"].values()} == {6}
+            backlog = [one for one in found["points"]["backlog"] if one is not None]
+            assert backlog[-1:] == [added], (user, params)
+        for path, user, code in (
+            ("/v1/series?namespace=other", "reader", 403),
+            ("/v1/series", "customer", 403),
+            ("/v1/series?queue=mails", "boss", 400),
+            ("/v1/series?seconds=0", "boss", 400),
+        ):
+            assert (await here.call("GET", path, user=user))[0] == code, path
+
+
+@in_a_loop
 async def test_nodes_are_told_with_their_shards(tmp_path: Path) -> None:
     async with admin_stage(tmp_path) as here:
         found = await here.get("/v1/nodes")

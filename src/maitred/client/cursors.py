@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     Cursor = TypeVar("Cursor", bound=Struct)
 
-CURSOR_LETTERS_MAX: Final = 200
-"""Longest cursor: those that we make have some 60 letters."""
+CURSOR_LETTERS_MAX: Final = 2_000
+"""Longest cursor: those of tasks have some 60 letters; those of queues and workers have their
+names, which may have some hundred bytes each, encoded twice."""
 
 
 def write_cursor(cursor: Struct) -> str:

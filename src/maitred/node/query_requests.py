@@ -279,7 +279,7 @@ class QueryRequests:
             if not message.worker:
                 raise InvalidArgument("Which worker?", remedy="Name it, or its session.")
             found = partition.subscriptions.order(message.worker, message.action, now)
-        held.answer(WorkersFound([_row(one, now) for one in found]))
+        held.answer(WorkersFound([worker_row(one, now) for one in found]))
 
 
 def _admit_attend(message: Attend, connection: RequestOrigin) -> None:
@@ -292,7 +292,8 @@ def _no_slots(_message: Allocate, counts: Counts | None) -> Allocated | None:
     return Allocated([], counts) if counts else None
 
 
-def _row(one: Attendance, now: float) -> WorkerRow:
+def worker_row(one: Attendance, now: float) -> WorkerRow:
+    """Return a worker as operators see it."""
     return WorkerRow(
         session=one.session,
         worker=one.worker,

@@ -50,6 +50,7 @@ from maitred.node.task_lookups import TaskLookups
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
+from maitred.node.worker_overview import WorkerOverview
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
 from maitred.security.audit_records import user_changes
@@ -289,6 +290,7 @@ class Shard(RequestPlacement):
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
             ),
             Announced(self.settings.worker_addresses),
+            WorkerOverview(self._partitions),
             self._cluster_requests,
         ):
             self._table.include(part.requests)

@@ -108,6 +108,8 @@ class Opcode(IntEnum):
     PING = 0x65
     LOAD = 0x66
     PROVE = 0x67
+    LIST_WORKERS = 0x6A
+    WORKER_TASKS = 0x6B
     SERIES = 0x6D
     RELOAD = 0x6E
     DELETE = 0x70

@@ -20,6 +20,7 @@ from maitred.protocol.queue_overview import QUEUE_OVERVIEW_EXCHANGES
 from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import EXCHANGES, PartitionDescription
+from maitred.protocol.worker_overview import WORKER_OVERVIEW_EXCHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,7 @@ _EXCHANGES: Final[tuple[tuple[type[AnyRequest], type[AnyAnswer]], ...]] = (
     *EXCHANGES,
     *INSPECTION_EXCHANGES,
     *QUEUE_OVERVIEW_EXCHANGES,
+    *WORKER_OVERVIEW_EXCHANGES,
     *QUERY_EXCHANGES,
     *ACCESS_EXCHANGES,
     *CLUSTER_EXCHANGES,

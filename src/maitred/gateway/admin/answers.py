@@ -331,7 +331,9 @@ class ListedWorker(Struct, kw_only=True):
     session: str
     address: str
     queues: list[str]
-    """`namespace/queue`."""
+    """`namespace/queue`; at most a hundred."""
+    queue_count: int
+    """How many there are."""
     slots: int
     busy: int
     limit: int | None

@@ -231,7 +231,7 @@ class QueueActions:
                 f"No worker of the queue {namespace}/{queue} is called {worker!r}.",
                 remedy="GET /v1/workers has the workers.",
             )
-        return ToldWorkers([worker_of(row, [f"{namespace}/{queue}"]) for row in rows])
+        return ToldWorkers([worker_of(row, [(namespace, queue)]) for row in rows])
 
 
 def _states(body: PurgeBody) -> list[PurgedState]:

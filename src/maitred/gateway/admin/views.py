@@ -14,6 +14,7 @@ from maitred.gateway.admin.overview_views import OverviewViews
 from maitred.gateway.admin.query_views import QueryViews
 from maitred.gateway.admin.queue_views import QueueViews
 from maitred.gateway.admin.task_views import TaskViews
+from maitred.gateway.admin.worker_views import WorkerViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -32,11 +33,12 @@ class AdminViews:
     def __init__(self, gateway: RequestingGateway) -> None:
         nodes, queries = NodeViews(gateway), QueryViews(gateway)
         queues, tasks = QueueViews(gateway), TaskViews(gateway)
-        overview = OverviewViews(gateway)
+        overview, workers = OverviewViews(gateway), WorkerViews(gateway)
         self.by_handler: dict[str, View] = {
             "me": nodes.me,
             "show_series": overview.series,
             "list_nodes": nodes.nodes,
+            "list_workers": workers.workers,
             "list_queries": queries.queries,
             "describe_queue": queues.queue,
             "list_handlers": queues.handlers,

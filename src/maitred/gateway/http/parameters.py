@@ -21,6 +21,7 @@ from maitred.matching.records import PRIORITIES
 from maitred.metrics.points import STEP_SECONDS, STEPS
 from maitred.protocol.inspection import LISTED_MAX
 from maitred.protocol.tasks import NEVER
+from maitred.protocol.worker_overview import WORKERS_MAX
 from maitred.routing.names import NAME_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -184,6 +185,11 @@ PARAMETERS: Final = {
         INTERVAL_MOST_SECONDS,
     ),
     "namespace": Parameter("Only what is in this namespace", str, most=NAME_MAX_BYTES),
+    "match": Parameter(
+        "Only those whose name has this in it; upper and lower case are alike",
+        str,
+        most=NAME_CHARACTERS,
+    ),
     "seconds": Parameter(
         "How many of the last seconds; an hour unless told", float, 1.0, STEPS * STEP_SECONDS
     ),
@@ -198,6 +204,10 @@ OWN_PARAMETERS: Final = {
     ("list_tasks", "worker"): Parameter(
         "Only those that this worker has, or had last", str, most=NAME_CHARACTERS
     ),
+    ("list_workers", "queue"): Parameter(
+        "Only those that serve this queue of the namespace", str, most=NAME_MAX_BYTES
+    ),
+    ("list_workers", "most"): Parameter("How many, at most; 100 unless told", int, 1, WORKERS_MAX),
     ("list_tasks", "most"): Parameter("How many, at most; 100 unless told", int, 1, LISTED_MAX),
 }
 """Parameters that mean something else for one handler."""

@@ -191,6 +191,13 @@ ROUTES: Final = (
         body=True,
         permission="operate",
     ),
+    HttpRoute(
+        "GET",
+        "/v1/workers",
+        "list_workers",
+        "The workers, and what they run",
+        ("namespace", "queue", "match", *PAGE),
+    ),
     HttpRoute("GET", "/v1/nodes", "list_nodes", "The nodes and their shards", permission="read"),
     HttpRoute(
         "GET",
