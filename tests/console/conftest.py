@@ -102,6 +102,13 @@ class Tab:
         box.get_by_role("button", name=name, exact=True).click()
         box.wait_for(state="detached")
 
+    def until(self, condition: str) -> None:
+        """Wait for a condition in JavaScript. The policy of the page forbids playwright's own way,
+        which evaluates text there."""
+        deadline = time.monotonic() + WAIT_MS / 1_000
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < deadline, condition
+
     def sees(self, text: str) -> None:
         self.page.get_by_text(text).first.wait_for()
 

@@ -165,6 +165,7 @@ class App {
     this.update();
     requestAnimationFrame(() => {
       const main = document.getElementById("main");
+      document.querySelector(".areas [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
       if (main) {
         main.scrollTop = 0;
         if (this.routed) main.focus({ preventScroll: true });
@@ -301,13 +302,16 @@ class App {
       paused: "This window is not used, so nothing is asked of the node. Click: go on.",
       away: "The gateway or its node does not answer; trying again.",
     }[state];
-    return h(
-      "button",
-      { type: "button", class: `status ${state}`, title, "aria-pressed": String(live.isPinned()), onclick: () => live.pin(!live.isPinned()) },
-      h("i", { "aria-hidden": "true" }),
-      h("span", { role: "status" }, text),
-      live.isPinned() ? h("small", {}, "pinned") : null,
-    );
+    return [
+      h(
+        "button",
+        { type: "button", class: `status ${state}`, title, "aria-label": text, "aria-pressed": String(live.isPinned()), onclick: () => live.pin(!live.isPinned()) },
+        h("i", {}),
+        h("span", {}, text),
+        live.isPinned() ? h("small", {}, "pinned") : null,
+      ),
+      h("span", { class: "unseen", role: "status" }, text),
+    ];
   }
 
   away(state) {

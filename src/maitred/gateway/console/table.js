@@ -16,10 +16,14 @@ const OVERSCAN = 10;
 // The next page is loaded when so many rows are left below.
 const AHEAD = 60;
 
+let numbered = 0;
+
 export class Table {
   // `columns`: [{name, label, cell(row), class, sort}]; `path(cursor)`: where a page is; `pick(answer)`: its rows.
   constructor({ label, columns, path, pick, key, update, open, selectable = false, rowHeight = ROW_HEIGHT, nothing, interval, onAnswer, rowClass }) {
     Object.assign(this, { label, columns, path, pick, key, update, open, selectable, rowHeight, nothing, onAnswer, rowClass });
+    // Another table's element is not taken over: it is measured when it is made.
+    this.id = `table-${++numbered}`;
     this.pages = [{ cursor: null, rows: null, next: null }];
     this.sort = "";
     this.onSort = null;
@@ -208,6 +212,7 @@ export class Table {
     return h(
       "div",
       {
+        key: this.id,
         class: "scroller",
         made: (element) => {
           this.element = element;

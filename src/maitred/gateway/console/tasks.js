@@ -200,11 +200,11 @@ export class TaskList {
     const [label, show, at] = whens[this.state] ?? whens.ended;
     return [
       { name: "task", label: "task", class: "main code", cell: (row) => link(taskPlace(row), numberOf(row)) },
-      { name: "state", label: "state", cell: (row) => stateBadge(row) },
+      { name: "state", label: "state", class: this.state === "ended" ? "" : "mid", cell: (row) => stateBadge(row) },
       { name: "when", label, class: "number", cell: (row) => h("span", { title: moment(at(row)) }, show(row)) },
       { name: "attempts", label: "attempts", class: "number mid", cell: (row) => count(row.attempts ?? 0) },
       { name: "worker", label: "worker", class: "mid", cell: (row) => row.worker ?? "" },
-      { name: "error", label: "error", class: "mid stretch", cell: (row) => (row.error ? [h("span", { class: "bad" }, row.error), row.message ? h("span", { class: "dim" }, ` ${row.message}`) : null] : "") },
+      { name: "error", label: "error", class: this.state === "dead" || this.state === "delayed" ? "stretch" : "mid stretch", cell: (row) => (row.error ? [h("span", { class: "bad" }, row.error), row.message ? h("span", { class: "dim" }, ` ${row.message}`) : null] : "") },
       ...(this.reveal ? [{ name: "arguments", label: "arguments", class: "code stretch low", cell: (row) => (row.withheld ? h("span", { class: "dim" }, row.withheld) : inline(row.arguments)) }] : []),
       { name: "by", label: "added by", class: "low", cell: (row) => row.by ?? "" },
       { name: "added", label: "added", class: "number low", cell: (row) => h("span", { title: moment(row.added_at) }, ago(row.added_at)) },
