@@ -27,7 +27,7 @@ from maitred.protocol.inspection import (
 )
 from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, Status, encode
 from maitred.protocol.queries import Queries, QueryFilter, Workers
-from maitred.protocol.queue_overview import ShowSeries
+from maitred.protocol.queue_overview import ListQueueStates, ShowSeries
 from maitred.protocol.requests import PartitionRequest
 from maitred.protocol.tasks import (
     Add,
@@ -125,7 +125,7 @@ def of_operators() -> list[AnyRequest]:
         ShowTask(*at, 1, reveal=True),
         *(Status(0, 1_000), DescribeCluster(0, 1_000), DrainNode(0, 1_000, "node")),
         *(ShowSeries(0, 1_000, "n"), ListWorkers(0, 1_000, "n")),
-        ShowWorkerTasks(0, 1_000, [], "n"),
+        *(ShowWorkerTasks(0, 1_000, [], "n"), ListQueueStates(0, 1_000, "n")),
     ]
     assert {one.opcode for one in found} >= {
         opcode

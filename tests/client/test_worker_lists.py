@@ -40,13 +40,13 @@ class FakeShards:
 
     async def ask_shards(
         self,
-        message: Callable[[int], AnyRequest],
+        message: Callable[[str, int], AnyRequest | None],
         timeout: float | None = None,  # noqa: ARG002, ASYNC109 - of the interface
     ) -> list[ShardAnswer | Unreachable]:
         return [
             Unreachable(address="a", shard=number, error=Unavailable("It is away."))
             if number == self.away
-            else ShardAnswer(address="a", shard=number, answer=self._answer(message(number)))
+            else ShardAnswer(address="a", shard=number, answer=self._answer(message("a", number)))
             for number in range(len(self.shards))
         ]
 

@@ -546,6 +546,63 @@ async def test_a_worker_is_taken_offline(tmp_path: Path) -> None:
 
 
 @in_a_loop
+async def test_queues_are_listed_as_far_as_one_may_see_them(tmp_path: Path) -> None:
+    async with admin_stage(tmp_path) as here:
+        client = await here.client()
+        for queue, count in (("mails", 3), ("bills", 1), ("empty", 1), ("images", 2)):
+            await here.add(client, queue, [[number] for number in range(count)])
+        await here.add(client, "secrets", [[1]], namespace="other")
+        for queue in ("mails", "images"):
+            await here.attend(client, queue)
+        await here.serve_dead(client, "images", [[1]], FAILURE)
+        (task,) = await here.take(client, "empty")
+        await here.finish(client, "empty", task, 1)
+        await here.post("/v1/shop/queues/bills/pause", {"reason": "why"})
+
+        async def names(user: str = "reader", **params: Any) -> list[str]:  # noqa: ANN401
+            found = await here.get("/v1/queues", user=user, **params)
+            assert found["unreachable"] == []
+            assert found["namespaces"] == (
+                {"shop": 4} if user == "reader" else {"other": 1, "shop": 4}
+            )
+            return [one["queue"] for one in found["queues"]]
+
+        assert await names() == ["bills", "empty", "images", "mails"]
+        assert await names("boss") == ["secrets", "bills", "empty", "images", "mails"]
+        assert await names("boss", namespace="other") == ["secrets"]
+        assert await names(match="AI") == ["mails"]
+        assert (await names(sort="backlog"))[:2] == ["mails", "images"]
+        assert await names(only="paused") == ["bills"]
+        assert await names(only="unserved") == ["bills"]
+        rows = {one["queue"]: one for one in (await here.get("/v1/queues"))["queues"]}
+        mails, bills = rows["mails"], rows["bills"]
+        assert (mails["backlog"], mails["workers"], mails["partitions"]) == (3, 1, 1)
+        assert mails["paused"] is None
+        assert bills["paused"]["reason"] == "why"
+        assert rows["images"]["died"] == 1
+        seen, cursor = [], None
+        while True:
+            more: dict[str, str] = {"cursor": cursor} if cursor else {}
+            page = await here.get("/v1/queues", user="reader", most="3", **more)
+            seen += [one["queue"] for one in page["queues"]]
+            cursor = page["cursor"]
+            if cursor is None:
+                break
+            last = cursor
+        assert seen == ["bills", "empty", "images", "mails"]
+        for path, user, code in (
+            ("/v1/queues?namespace=other", "reader", 403),
+            ("/v1/queues", "customer", 403),
+            ("/v1/queues?sort=size", "boss", 400),
+            ("/v1/queues?only=big", "boss", 400),
+            ("/v1/queues?cursor=garbage", "boss", 400),
+            (f"/v1/queues?sort=backlog&cursor={last}", "boss", 400),
+            (f"/v1/workers?cursor={last}", "boss", 400),
+        ):
+            assert (await here.call("GET", path, user=user))[0] == code, path
+
+
+@in_a_loop
 async def test_workers_are_listed_with_what_they_run(tmp_path: Path) -> None:
     async with admin_stage(tmp_path) as here:
         client = await here.client()

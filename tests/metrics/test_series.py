@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maitred.metrics import series
 from maitred.metrics.points import BUCKETS, COUNTS, GAUGES, STEPS, WIDTH, charted
 from maitred.metrics.series import (
     BACK_STEPS,
@@ -18,6 +19,8 @@ from maitred.metrics.series import (
 )
 
 if TYPE_CHECKING:
+    import pytest
+
     from maitred.metrics.points import Points
 
 FIRST = 180_000_000
@@ -198,6 +201,19 @@ def test_memory_is_bounded_whatever_the_queues_do() -> None:
         sample(table, step, dict.fromkeys(queues, counts), dict.fromkeys(queues, (1, 1, 1)))
     assert table.statistics() == {"queues": QUEUES_MAX, "namespaces": NAMESPACES_MAX}
     assert (QUEUES_MAX + NAMESPACES_MAX + 1) * WIDTH * STEPS * 4 < 10 * 2**20
+
+
+def test_the_activity_of_so_many_queues_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "ACTIVITY_MAX", 5)
+    table = SeriesTable(queues_max=1)
+    for step in range(FIRST, FIRST + 2 * CHOOSE_STEPS):
+        queues = [("shop", f"{step}-{number}") for number in range(9)]
+        sample(table, step, {queue: counted(added=at) for at, queue in enumerate(queues, 1)})
+        assert len(table._queues._activity) <= 5 + CHOOSE_STEPS * 9
+    sample(table, FIRST + 2 * CHOOSE_STEPS + CHOOSE_STEPS - FIRST % CHOOSE_STEPS)
+    kept = [int(queue.split("-")[1]) for _, queue in table._queues._activity]
+    assert len(kept) == 5
+    assert min(kept) >= 6, "the busiest ones"
 
 
 def test_a_number_that_is_too_large_is_the_largest() -> None:

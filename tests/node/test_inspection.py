@@ -218,7 +218,7 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
         numbers = [row.sequence for row in found]
         assert len(set(numbers)) == len(numbers) == total + 100
         assert [row.priority for row in found] == [2] * total + [4] * 100
-        assert served > total / 70 / 2
+        assert served > total / 333, "others are served between two pages, at least"
         assert len(await listed(client, "delayed", 77)) == 300
         assert len(owned.partition.own_tasks.tasks) == in_memory < total, "a list reads none"
 

@@ -10,11 +10,9 @@ import pytest
 
 import maitred
 from maitred.client.series import gather_series
-from maitred.client.statistics import ShardAnswer, Unreachable
 from maitred.errors import (
     DeadlineExceeded,
     InvalidArgument,
-    MaitredError,
     PermissionDenied,
     UnknownRequest,
 )
@@ -27,46 +25,18 @@ from maitred.settings import User
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import GATEWAY_SECRET, in_a_loop, node
 from tests.node.members import Town, in_town
+from tests.node.town_client import TownClient
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
     from maitred.client.series import GatheredSeries
-    from maitred.protocol.messages import AnyRequest
     from tests.node.members import TownShard
 
 SESSION = b"a worker's own.."
 SECONDS = 20.0
-
-
-class TownClient:
-    """Asks the shards of a town; those of `silent` members do not answer."""
-
-    def __init__(self, town: Town) -> None:
-        self._town = town
-        self.silent: dict[str, MaitredError] = {}
-
-    async def ask_shards(
-        self,
-        message: Callable[[int], AnyRequest],
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109 - as the client has it
-    ) -> list[ShardAnswer | Unreachable]:
-        found: list[ShardAnswer | Unreachable] = []
-        for (member, number), shard in self._town.shards.items():
-            name = next(one for one, it in self._town.members.items() if it.id == member)
-            problem = self.silent.get(name)
-            if problem is not None:
-                found.append(Unreachable(address=name, shard=number, error=problem))
-                continue
-            asked = message(number)
-            answer: Any = shard.handlers[asked.opcode](asked)
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-            found.append(ShardAnswer(address=name, shard=number, answer=answer))
-        return found
 
 
 def add(queue: str, count: int = 1, retries: int = 0) -> Add:
@@ -253,6 +223,8 @@ async def test_who_may_see_the_series_of_which_namespace(tmp_path: Path) -> None
             gateway = (GATEWAY_USER, GATEWAY_SECRET)
             assert await ask(*gateway, within=["office"]) == [["office"]] * 2
             assert await ask(*gateway) == [None, None]
+            with pytest.raises(PermissionDenied):
+                await ask(*gateway, within=["office"], namespace="shop")
             for user, what in (
                 ("anna", {"namespace": "office"}),
                 ("anna", {"namespace": "office", "queue": "mails"}),

@@ -11,7 +11,15 @@ from msgspec import Struct, defstruct, msgpack
 from msgspec.structs import fields
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol import access, cluster, inspection, messages, queries, tasks
+from maitred.protocol import (
+    access,
+    cluster,
+    inspection,
+    messages,
+    queries,
+    queue_overview,
+    tasks,
+)
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     ANSWERS,
@@ -88,9 +96,10 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1, 5.0],
     Opcode.SYNC: [*PARTITION, [4, 2, 7], True, "user", CONTROLS],
     Opcode.DESCRIBE: PARTITION,
-    Opcode.RESIZE: [*PARTITION, 4, 2, True, "user"],
+    Opcode.RESIZE: [*PARTITION, 4, 2, True, "user", "10.0.0.7:1"],
     Opcode.CONTROL: [
         *(*PARTITION, "set", "why", 7, {"rate_per_second": 5.0}, ["scaling.adaptive"], "user"),
+        "10.0.0.7:1",
     ],
     Opcode.PURGE: [*PARTITION, "dead", 60.0, True, 7, [1, 2], "why", "user", "10.0.0.7:1"],
     Opcode.LIST_TASKS: [
@@ -99,12 +108,12 @@ WHOLE: dict[int, list[Any]] = {
     ],
     Opcode.SHOW_TASK: [*PARTITION, 2**32 + 1, True],
     Opcode.CHANGE_TASKS: [*PARTITION, "again", [2**32 + 1], "why", "user", "10.0.0.7:1"],
-    Opcode.DEAD: [*PARTITION, "retry", [2**32 + 1], 100],
-    Opcode.QUEUES: STATUS,
-    Opcode.DELETE: [*PARTITION, True],
+    Opcode.DEAD: [*PARTITION, "retry", [2**32 + 1], 100, False],
+    Opcode.QUEUES: [*STATUS, ["namespace"]],
+    Opcode.DELETE: [*PARTITION, True, "user", "10.0.0.7:1"],
     Opcode.WITHDRAW: [*STATUS, "shop", "mails", 1, True],
     Opcode.SIGNATURES: [*PARTITION, True],
-    Opcode.DAMAGED: [*PARTITION, "retry", [["segment", 7]], 5, True, b"body"],
+    Opcode.DAMAGED: [*PARTITION, "retry", [["segment", 7]], 5, True, b"body", False],
     Opcode.OFFER_MANY: [
         *PARTITION,
         SESSION,
@@ -129,13 +138,14 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.REVOKE_TOKEN: [*STATUS, "0" * 16, "alice"],
     Opcode.INTROSPECT: [*STATUS, "mtd_0_0"],
     Opcode.RELOAD: STATUS,
-    Opcode.WORKERS: [*PARTITION, "offline", "worker"],
+    Opcode.WORKERS: [*PARTITION, "offline", "worker", "user", "10.0.0.7:1"],
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"message", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],
     Opcode.DELIVER: [*PARTITION, SESSION, 1, 0x61, b"piece", True],
     Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"], "10.0.0.1"],
     Opcode.REPORT: [*STATUS, SESSION, 1, [ROW], "ann"],
-    Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"]],
+    Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"], False, ["namespace"], "user"],
+    Opcode.SERIES: [*STATUS, "namespace", "queue", 6, ["namespace"]],
     Opcode.TELL_VIEW: [*STATUS, ["cluster", 7, [MEMBER], "0", "wrap"]],
     Opcode.HAND_OVER: [*PARTITION, 7],
     Opcode.CLUSTER: STATUS,
@@ -202,7 +212,7 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
         )
     kinds = {
         kind
-        for module in (messages, tasks, inspection, queries, access, cluster)
+        for module in (messages, tasks, inspection, queries, queue_overview, access, cluster)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }

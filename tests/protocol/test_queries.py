@@ -89,13 +89,13 @@ REQUEST_ORDER: dict[int, str] = {
     "signature",
     Opcode.RUNNING: "session running ended",
     Opcode.COUNT: "held over name limit wanted",
-    Opcode.WORKERS: "action worker",
+    Opcode.WORKERS: "action worker user source",
     Opcode.RELAY: "token ordinal query stop",
     Opcode.FETCH: "token running",
     Opcode.DELIVER: "token ordinal kind body more",
     Opcode.WATCH: "session name user within network",
     Opcode.REPORT: "session number rows user",
-    Opcode.QUERIES: "action filter within",
+    Opcode.QUERIES: "action filter within reveal revealed user",
 }
 ANSWER_ORDER: dict[int, str] = {
     Opcode.ALLOCATE: "allocations counts policy",

@@ -179,8 +179,11 @@ async def check_use(stores: list[Store], namespace: str, models: list[Model]) ->
     size = sum(len(row.body) + ROW_BYTES for row in rows)
     wanted = {(namespace, "queue"): StoredUse(tasks, size)} if tasks + size else {}
     for store in stores:
-        found = (await store.use()).queues
-        assert {name: use for name, use in found.items() if name[0] == namespace} == wanted
+        use = await store.use()
+        assert {name: one for name, one in use.queues.items() if name[0] == namespace} == wanted
+        letters = sum(len(model.dead) for model in models)
+        assert use.dead.get((namespace, "queue"), 0) == letters
+        assert all(use.dead.values()), "queues without dead letters are absent"
 
 
 def test_engines_do_as_the_model_does(engine: Engine) -> None:

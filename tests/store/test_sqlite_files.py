@@ -348,7 +348,7 @@ def test_a_file_of_the_first_version_is_counted_once_when_it_is_opened(tmp_path:
     connection.close()
     file = SqliteFile.open(path)
     assert [read.marks for read in file.segments(7, 2, 0, 9, ANY_SIZE)] == [{2}]
-    assert file.use() == [(("n", "q"), StoredUse(3 + 1, 100 + 10 + 20 + 30 + 4 * ROW_BYTES))]
+    assert file.use() == [(("n", "q"), StoredUse(3 + 1, 100 + 10 + 20 + 30 + 4 * ROW_BYTES), 1)]
     assert file.dead_count(7) == 1
     file.close()
 

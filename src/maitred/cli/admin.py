@@ -33,8 +33,9 @@ def admin() -> None:
 def queue() -> None:
     """Queues: list, watch, pause, set, purge, delete; partitions, dead letters, damaged rows.
 
-    A queue is named with its namespace, as in shop/thumbnails. The user needs the permission
-    `admin` in that namespace; for the list, in every namespace.
+    A queue is named with its namespace, as in shop/thumbnails. To look, the user needs the
+    permission `read` in that namespace; to change something, `operate`; to see payloads and the
+    messages of errors, `reveal`.
     """
 
 

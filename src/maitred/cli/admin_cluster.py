@@ -52,7 +52,7 @@ def cluster(context: click.Context, node: AskedNode, *, watch: bool, as_json: bo
 
     Nodes that share a PostgreSQL store are a cluster; any one of them answers. A node that left or
     was declared dead is shown for a day, unless it was started again. The user needs the permission
-    `admin` for every namespace (*).
+    `read` for every namespace (*).
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)

@@ -37,7 +37,7 @@ def node() -> None:
     """Nodes of a cluster: drain one, put it back.
 
     A node is named by its address, as `maitred admin cluster` prints it, by its identity, or by the
-    beginning of one of them. The user needs the permission `admin` for every namespace (*).
+    beginning of one of them. The user needs the permission `operate` for every namespace (*).
     """
 
 

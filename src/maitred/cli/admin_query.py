@@ -51,7 +51,8 @@ def query() -> None:
 
     Every gateway has a table of the queries that it was asked, those under way and the last ones
     that are over. A query's id is GATEWAY/SEQUENCE. A user sees those of the namespaces in
-    which the user has the permission `admin`.
+    which the user has the permission `read`, their texts with `reveal`, and may cancel them with
+    `operate`.
     """
 
 

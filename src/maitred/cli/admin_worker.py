@@ -62,7 +62,7 @@ def worker() -> None:
     """Workers: list, take offline, put back online.
 
     A worker is named by its --name, or by the first eight letters of its session. The user needs
-    the permission `admin` in the namespaces of its queues; without --queue, everywhere.
+    the permission `read` in the namespaces of its queues, and `operate` for orders.
     """
 
 

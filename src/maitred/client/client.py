@@ -506,7 +506,7 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardStatus | Unreachable]:
         """Return the status of every shard of every node, or why it is unknown."""
-        found = await self.ask_shards(lambda shard: Status(shard, 0), timeout)
+        found = await self.ask_shards(lambda _, shard: Status(shard, 0), timeout)
         return [
             one if isinstance(one, Unreachable) else cast("ShardStatus", one.answer)
             for one in found
@@ -514,12 +514,13 @@ class AsyncClient:
 
     async def ask_shards(
         self,
-        message: Callable[[int], AnyRequest],
+        message: Callable[[str, int], AnyRequest | None],
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardAnswer | Unreachable]:
-        """Ask every shard of every node at once, with the message that is made for its number.
-        Return the answers, or why there is none, in the order of the nodes and shards; nodes that
-        have not told yet how many shards they have come last."""
+        """Ask every shard of every node at once, with the message that is made for the address of
+        the node and the number of the shard; None: it is not asked. Return the answers, or why
+        there is none, in the order of the nodes and shards; nodes that have not told yet how many
+        shards they have come last."""
         await self.members_known(timeout)
         silent: list[ShardAnswer | Unreachable] = []
         asked = []
@@ -529,8 +530,9 @@ class AsyncClient:
                 silent.append(Unreachable(address=pool.name, shard=None, error=problem))
             else:
                 asked += [
-                    self._answer_or_why(message(shard), pool.name, shard, timeout)
+                    self._answer_or_why(made, pool.name, shard, timeout)
                     for shard in range(pool.description.shards)
+                    if (made := message(pool.name, shard)) is not None
                 ]
         return [*await asyncio.gather(*asked), *silent]
 

@@ -50,8 +50,9 @@ class ShardRequester(Protocol):
 
     async def ask_shards(
         self,
-        message: Callable[[int], AnyRequest],
+        message: Callable[[str, int], AnyRequest | None],
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> list[ShardAnswer | Unreachable]:
-        """Ask every shard of every node at once, with the message that is made for its number.
-        Return the answers, or why there is none, in the order of the nodes and shards."""
+        """Ask every shard of every node at once, with the message that is made for the address of
+        the node and the number of the shard; None: it is not asked. Return the answers, or why
+        there is none, in the order of the nodes and shards."""

@@ -51,7 +51,7 @@ async def gather_series(
     steps = min(max(ceil(seconds / STEP_SECONDS), 1), STEPS)
     allowed = None if within is None else list(within)
     outcomes = await client.ask_shards(
-        lambda shard: ShowSeries(shard, 0, namespace, queue, steps, allowed), timeout
+        lambda _, shard: ShowSeries(shard, 0, namespace, queue, steps, allowed), timeout
     )
     silent = [one for one in outcomes if isinstance(one, Unreachable)]
     if silent and len(silent) == len(outcomes):

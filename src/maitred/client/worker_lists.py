@@ -67,7 +67,8 @@ async def list_workers(
     answers."""
     allowed = None if within is None else list(within)
     outcomes = await client.ask_shards(
-        lambda shard: ListWorkers(shard, 0, namespace, queue, match, after, most, allowed), timeout
+        lambda _, shard: ListWorkers(shard, 0, namespace, queue, match, after, most, allowed),
+        timeout,
     )
     answers, silent = _split(outcomes)
     listed = [cast("WorkersListed", one.answer) for one in answers]
@@ -112,7 +113,7 @@ async def worker_tasks(
         return {}, []
     allowed = None if within is None else list(within)
     outcomes = await client.ask_shards(
-        lambda shard: ShowWorkerTasks(shard, 0, list(sessions), namespace, allowed), timeout
+        lambda _, shard: ShowWorkerTasks(shard, 0, list(sessions), namespace, allowed), timeout
     )
     answers, silent = _split(outcomes)
     found: dict[bytes, list[WorkerTask]] = {}

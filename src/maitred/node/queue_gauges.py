@@ -15,7 +15,8 @@ class QueueGauges:
     """What a queue has now at this shard, all its partitions together."""
 
     __slots__ = (
-        *("added_per_second", "backlog", "delayed", "finished_per_second", "free", "loaded"),
+        *("added_per_second", "backlog", "delayed", "finished_per_second", "free", "has_root"),
+        "loaded",
         *("most_per_second", "oldest", "partitions", "pause", "queries", "running", "wanted"),
         "workers",
     )
@@ -31,6 +32,8 @@ class QueueGauges:
         """Partitions of the queue, wherever they are."""
         self.loaded = 0
         """Partitions of the queue that are loaded here."""
+        self.has_root = False
+        """Whether the root of the queue is here."""
         self.workers = 0
         """Workers that attend, if the root is here."""
 
@@ -53,7 +56,9 @@ class QueueGauges:
             self.most_per_second = (self.most_per_second or 0.0) + limit.rate
         self.partitions = max(self.partitions, partition.counts.read)
         self.loaded += 1
-        self.workers += len(partition.presence.workers)
+        if not owned.key.partition:
+            self.has_root = True
+            self.workers += len(partition.presence.workers)
         return partition.own_tasks.open_tasks + rate
 
     def decide(self, service_seconds: float) -> None:

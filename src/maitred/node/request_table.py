@@ -96,13 +96,11 @@ def name_producer(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN
 def restrict_to_readable(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401
     """Restrict a request to the namespaces that the user may read; refuse it if it names another
     one. Only the node's own gateway says itself what its caller may read."""
-    if connection.is_gateway:
-        return
-    within = connection.permissions.namespaces("read")
-    wanted = message.namespace
+    if not connection.is_gateway:
+        message.within = connection.permissions.namespaces("read")
+    within, wanted = message.within, message.namespace
     if within is not None and wanted and wanted not in within:
         raise denied(connection.user or None, "read", wanted)
-    message.within = within
 
 
 def name_worker(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request

@@ -36,6 +36,7 @@ from maitred.node.purge_requests import PurgeRequests
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
+from maitred.node.queue_state_requests import QueueStateRequests
 from maitred.node.refusal_log import RefusalLog
 from maitred.node.relays import Relays
 from maitred.node.request_placement import RequestPlacement
@@ -286,6 +287,7 @@ class Shard(RequestPlacement):
             relays,
             query_tables,
             series,
+            QueueStateRequests(self._partitions),
             TokenRequests(
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log
             ),

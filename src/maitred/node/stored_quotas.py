@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 from maitred.logs import OccasionalWarning
 from maitred.matching.quotas import LOOK_SECONDS, Quotas
 from maitred.protocol.tasks import StoredAmount
+from maitred.store.interface import StoreUse
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
+    from maitred.matching.queue_meters import QueueName
     from maitred.matching.quotas import Quota
     from maitred.matching.records import PartitionKey
     from maitred.node.shard_services import ConfiguredShard
@@ -29,6 +31,7 @@ class StoredQuotas:
         self._shard = shard
         self._store = store
         self._quotas = Quotas(shard.settings.namespaces, shard.settings.limits.free_disk_bytes)
+        self._use = StoreUse({}, None, {})
         self._looked = False
         self._looking = asyncio.Lock()
         self._refused_warning = OccasionalWarning(shard.log, "tasks refused")
@@ -59,6 +62,23 @@ class StoredQuotas:
         use = self._quotas.namespace_use(key.namespace)
         return StoredAmount(*use, limits.stored_tasks, limits.stored_bytes)
 
+    def names(self) -> list[QueueName]:
+        """Return the queues that have something in the store, loaded or not."""
+        return list(self._use.queues)
+
+    def backlog(self, name: QueueName) -> int:
+        """Return how many tasks of a queue the store has that are not over."""
+        use = self._use.queues.get(name)
+        return 0 if use is None else use.tasks - self.dead(name)
+
+    def dead(self, name: QueueName) -> int:
+        """Return how many dead letters of a queue the store has."""
+        return self._use.dead.get(name, 0)
+
+    def dead_letters(self) -> list[tuple[QueueName, int]]:
+        """Return the queues that have dead letters in the store, and how many."""
+        return list(self._use.dead.items())
+
     def refused(self, key: PartitionKey, tasks: int, problem: MaitredError) -> None:
         """Log that tasks were refused."""
         self._refused_warning.say(
@@ -83,4 +103,5 @@ class StoredQuotas:
         self._quotas.look_begins()
         use = await self._store.use()
         self._quotas.look_ended(use.queues, use.free_bytes)
+        self._use = use
         self._looked = True

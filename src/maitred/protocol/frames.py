@@ -112,6 +112,7 @@ class Opcode(IntEnum):
     WORKER_TASKS = 0x6B
     SERIES = 0x6D
     RELOAD = 0x6E
+    QUEUE_STATES = 0x6F
     DELETE = 0x70
     WITHDRAW = 0x71
     DAMAGED = 0x72

@@ -326,12 +326,16 @@ class Contents:
     def use(self) -> StoreUse:
         """Count the use anew; the real engines keep sums."""
         queues: dict[tuple[str, str], StoredUse] = {}
+        dead: dict[tuple[str, str], int] = {}
         for key, partition in self._partitions.items():
             use = partition.use()
             if use.tasks or use.bytes:
                 name = key.namespace, key.queue
                 queues[name] = queues.get(name, StoredUse()).plus(use)
-        return StoreUse(queues, None)
+            if partition.dead:
+                name = key.namespace, key.queue
+                dead[name] = dead.get(name, 0) + len(partition.dead)
+        return StoreUse(queues, None, dead)
 
     def queues(self, namespace: str, most: int) -> list[str]:
         names = {key.queue for key in self._partitions if key.namespace == namespace}

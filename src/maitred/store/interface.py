@@ -144,6 +144,8 @@ class StoreUse(NamedTuple):
     """Maps (namespace, queue) to the use of all its partitions and types; empty ones are absent."""
     free_bytes: int | None
     """How many more bytes this store can write; None if the engine cannot tell."""
+    dead: dict[tuple[str, str], int]
+    """How many of these tasks are dead letters; queues without any are absent."""
 
 
 class PartlyWritten(OutcomeUnknown):

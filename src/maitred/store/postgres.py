@@ -496,7 +496,8 @@ class _PostgresStore:
 
     async def use(self) -> StoreUse:
         rows = await self._fetch("use")
-        return StoreUse({(row[0], row[1]): StoredUse(row[2], row[3]) for row in rows}, None)
+        found = {(row[0], row[1]): StoredUse(row[2], row[3]) for row in rows}
+        return StoreUse(found, None, {(row[0], row[1]): row[4] for row in rows if row[4]})
 
     async def signing_key(self) -> bytes:
         rows = await self._fetch("signing_key", token_bytes(SIGNING_KEY_BYTES))

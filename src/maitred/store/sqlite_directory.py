@@ -311,13 +311,16 @@ class SqliteDirectory:
         self._look_around()
         self._raise_generations()
         found: dict[tuple[str, str], StoredUse] = {}
+        letters: dict[tuple[str, str], int] = {}
         for file in self._files.values():
-            for queue, use in file.use():
+            for queue, use, dead in file.use():
                 found[queue] = found.get(queue, StoredUse()).plus(use)
+                if dead:
+                    letters[queue] = letters.get(queue, 0) + dead
         with translated(self._path):
             disk = os.statvfs(self._path)
         free = disk.f_bavail * disk.f_frsize + self._files[self._own].free_bytes()
-        return StoreUse(found, free)
+        return StoreUse(found, free, letters)
 
     def queues(self, namespace: str, most: int) -> list[str]:
         self._look_around()

@@ -412,11 +412,13 @@ class SqliteFile:
     def partitions_with_tasks(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in self.json("partitions_with_tasks", ())]
 
-    def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
-        """Return how much each queue has in this file, by namespace and queue."""
+    def use(self) -> list[tuple[tuple[str, str], StoredUse, int]]:
+        """Return how much each queue has in this file, by namespace and queue, and how many of its
+        tasks are dead letters."""
         rows = self.json("use", ())
         return [
-            ((namespace, queue), StoredUse(tasks, size)) for namespace, queue, tasks, size in rows
+            ((namespace, queue), StoredUse(tasks, size), dead)
+            for namespace, queue, tasks, size, dead in rows
         ]
 
     def free_bytes(self) -> int:

@@ -68,9 +68,14 @@ class QueueRow(Struct, kw_only=True):
     added_per_second: float
     finished_per_second: float
     failed: int
+    """Attempts that failed, since the shards began."""
+    died: int
+    """Tasks that became dead letters, since the shards began."""
     dead: int
+    """Dead letters that there are."""
     paused: Pause | None
     partitions: int
+    """0: not known, because no shard has loaded one."""
     workers: int
     queries_waiting: int
 

@@ -37,6 +37,7 @@ class AdminViews:
         self.by_handler: dict[str, View] = {
             "me": nodes.me,
             "show_series": overview.series,
+            "list_queues": overview.queues,
             "list_nodes": nodes.nodes,
             "list_workers": workers.workers,
             "list_queries": queries.queries,

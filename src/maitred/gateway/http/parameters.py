@@ -6,7 +6,7 @@ A parameter stands in the query string or in the header of the same name: `delay
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 from urllib.parse import unquote_to_bytes
 
 from maitred.app.options import RETRIES_MAX
@@ -14,12 +14,14 @@ from maitred.client.cursors import CURSOR_LETTERS_MAX
 from maitred.client.task_lists import STATES
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import InvalidArgument, UnknownChoice
+from maitred.gateway.admin.overview_views import ONLY
 from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
 from maitred.gateway.http.routes import EVERY_ROUTE
 from maitred.matching.controls import NAME_CHARACTERS
 from maitred.matching.records import PRIORITIES
 from maitred.metrics.points import STEP_SECONDS, STEPS
 from maitred.protocol.inspection import LISTED_MAX
+from maitred.protocol.queue_overview import STATES_MAX, QueueSort
 from maitred.protocol.tasks import NEVER
 from maitred.protocol.worker_overview import WORKERS_MAX
 from maitred.routing.names import NAME_MAX_BYTES
@@ -185,6 +187,14 @@ PARAMETERS: Final = {
         INTERVAL_MOST_SECONDS,
     ),
     "namespace": Parameter("Only what is in this namespace", str, most=NAME_MAX_BYTES),
+    "sort": Parameter(
+        "The order: by name, or by a number, the highest first", str, choices=get_args(QueueSort)
+    ),
+    "only": Parameter(
+        "Only those that are paused, that have a backlog and no worker, or that have dead letters",
+        str,
+        choices=ONLY,
+    ),
     "match": Parameter(
         "Only those whose name has this in it; upper and lower case are alike",
         str,
@@ -204,6 +214,7 @@ OWN_PARAMETERS: Final = {
     ("list_tasks", "worker"): Parameter(
         "Only those that this worker has, or had last", str, most=NAME_CHARACTERS
     ),
+    ("list_queues", "most"): Parameter("How many, at most; 100 unless told", int, 1, STATES_MAX),
     ("list_workers", "queue"): Parameter(
         "Only those that serve this queue of the namespace", str, most=NAME_MAX_BYTES
     ),

@@ -82,6 +82,13 @@ ROUTES: Final = (
     HttpRoute("GET", "/v1/me", "me", "Who asks, and what that user may do"),
     HttpRoute(
         "GET",
+        "/v1/queues",
+        "list_queues",
+        "The queues, and what each has now",
+        ("namespace", "match", "sort", "only", *PAGE),
+    ),
+    HttpRoute(
+        "GET",
         "/v1/series",
         "show_series",
         "The last hour of a queue, a namespace, or everything",

@@ -369,7 +369,7 @@ WHERE name = $1 AND version = $2
 RETURNING version
 
 -- name: use
-SELECT namespace, queue, sum(backlog + dead)::bigint, sum(bytes)::bigint
+SELECT namespace, queue, sum(backlog + dead)::bigint, sum(bytes)::bigint, sum(dead)::bigint
 FROM maitred.partitions
 WHERE backlog + bytes > 0
 GROUP BY namespace, queue

@@ -246,9 +246,9 @@ SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FRO
 WHERE backlog > 0
 
 -- name: use
-SELECT json_group_array(json_array(namespace, queue, tasks, size))
+SELECT json_group_array(json_array(namespace, queue, tasks, size, letters))
 FROM (
-    SELECT namespace, queue, sum(backlog + dead) AS tasks, sum(bytes) AS size
+    SELECT namespace, queue, sum(backlog + dead) AS tasks, sum(bytes) AS size, sum(dead) AS letters
     FROM partitions
     WHERE backlog + bytes > 0
     GROUP BY namespace, queue
