@@ -123,9 +123,8 @@ class App {
   async findNamespaces() {
     const known = new Set(Object.keys(this.me.permissions ?? {}).filter((one) => one !== "*"));
     try {
-      const answer = await get(path(["queues"], { most: 1_000 }));
-      if (answer.namespaces) for (const one of Object.keys(answer.namespaces)) known.add(one);
-      else for (const row of answer.queues) known.add(row.namespace);
+      const answer = await get(path(["queues"], { most: 1 }));
+      for (const one of Object.keys(answer.namespaces)) known.add(one);
     } catch {
       // Users without `read` have no list; they may still ask for one queue by its name.
     }

@@ -9,6 +9,23 @@ export const OLD_SECONDS = 60;
 // The list is for a glance; the pages of queues and dead letters have all.
 const SHOWN_MAX = 5;
 
+// Join the groups of one error: of several pages of a scan, and those whose messages differ.
+export function joined(groups) {
+  const found = new Map();
+  for (const group of groups) {
+    const key = JSON.stringify([group.error, group.reason]);
+    const before = found.get(key);
+    if (before === undefined) {
+      found.set(key, { ...group, messages: new Set([group.message]) });
+      continue;
+    }
+    before.messages.add(group.message);
+    before.count += group.count;
+    if (group.newest_at > before.newest_at) Object.assign(before, { newest_at: group.newest_at, example: group.example, message: group.message });
+  }
+  return [...found.values()].sort((one, other) => other.count - one.count);
+}
+
 // Return [{kind, name, text, to, action}], the most urgent first. `kind`: `bad` or `warn`.
 export function attention(queues, groups) {
   const found = [];
@@ -28,7 +45,7 @@ export function attention(queues, groups) {
   }
   for (const group of groups) {
     const name = `${group.namespace}/${group.queue}`;
-    const told = group.message ? `: ${group.message}` : "";
+    const told = group.message ? `: ${group.message}${group.messages?.size > 1 ? " and others" : ""}` : "";
     found.push({
       weight: 3.5,
       of: group.count,

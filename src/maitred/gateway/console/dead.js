@@ -1,6 +1,7 @@
 // Dead letters grouped by error: which error, how often, and all of one error retried or dropped at once.
 
 import { changeAll } from "./actions.js";
+import { joined } from "./attention.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
 import { ago, count, moment } from "./format.js";
@@ -65,15 +66,8 @@ export class Dead {
     ];
   }
 
-  // Groups of further pages are joined with those of the first: a scan is bounded, an error may be in several.
   get joined() {
-    const found = new Map();
-    for (const group of [...(this.answer?.groups ?? []), ...this.more.flatMap((answer) => answer.groups)]) {
-      const key = JSON.stringify([group.error, group.reason, group.message ?? ""]);
-      const before = found.get(key);
-      found.set(key, before ? { ...before, count: before.count + group.count, newest_at: Math.max(before.newest_at, group.newest_at) } : group);
-    }
-    return [...found.values()].sort((one, other) => other.count - one.count);
+    return joined([...(this.answer?.groups ?? []), ...this.more.flatMap((answer) => answer.groups)]);
   }
 
   get cursor() {
@@ -134,7 +128,7 @@ export class Dead {
                 groups.map((group, at) =>
                   h(
                     "li",
-                    { key: `${group.error} ${group.reason} ${group.message ?? ""}`, class: "card" },
+                    { key: `${group.error} ${group.reason}`, class: "card" },
                     h("div", { class: "line" }, h("b", { class: "number" }, count(group.count)), h("code", { class: "bad" }, group.error || group.reason || "unknown error"), group.reason && group.error ? h("span", { class: "dim" }, group.reason) : null, h("span", { class: "dim", title: moment(group.newest_at) }, `newest ${ago(group.newest_at)}`),
                       h(
                         "div",
@@ -145,7 +139,7 @@ export class Dead {
                         button("Drop", { key: `d${at}`, kind: "small danger quiet", denied, onclick: () => this.bulk("drop", group) }),
                       ),
                     ),
-                    group.message ? h("p", { class: "told" }, group.message) : null,
+                    group.message ? h("p", { class: "told" }, group.message, group.messages.size > 1 ? h("small", {}, ` and ${count(group.messages.size - 1)} other messages`) : null) : null,
                     bar(group.count, most, "bad"),
                   ),
                 ),

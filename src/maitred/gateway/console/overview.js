@@ -1,9 +1,9 @@
 // The overview: the last hour, what needs attention, and the queues with the most to do.
 
 import { get, path } from "./api.js";
-import { attention } from "./attention.js";
+import { attention, joined } from "./attention.js";
 import { h } from "./dom.js";
-import { count, duration, rate, share, short } from "./format.js";
+import { count, duration, rate, short } from "./format.js";
 import { Live } from "./live.js";
 import { badge, bar, empty, fact, link, problem, unreachable } from "./parts.js";
 import { place, queuePlace } from "./places.js";
@@ -28,7 +28,8 @@ export class Overview {
     this.dead = null;
     this.groups = [];
     this.groupsAt = 0;
-    this.errors = [null, null, null];
+    this.paused = null;
+    this.errors = [];
     this.hover = { at: null };
     this.live = new Live((index, data) => this.got(index, data), (index, error) => this.failed(index, error), { interval: INTERVAL_SECONDS });
     const namespace = app.namespace;
@@ -36,6 +37,7 @@ export class Overview {
       path(["series"], { namespace }),
       path(["queues"], { namespace, sort: "oldest", most: LISTED }),
       path(["queues"], { namespace, sort: "dead", most: BUSIEST }),
+      path(["queues"], { namespace, only: "paused", most: BUSIEST }),
     ]);
   }
 
@@ -47,7 +49,8 @@ export class Overview {
     this.errors[index] = null;
     if (index === 0) this.series = data;
     else if (index === 1) this.oldest = data;
-    else this.dead = data;
+    else if (index === 2) this.dead = data;
+    else this.paused = data;
     if (index === 2) this.findGroups();
     this.app.update();
   }
@@ -65,7 +68,7 @@ export class Overview {
       queues.map(async (row) => {
         try {
           const answer = await get(path([row.namespace, "queues", row.queue, "dead-groups"]));
-          return answer.groups.map((group) => ({ ...group, namespace: row.namespace, queue: row.queue }));
+          return joined(answer.groups).map((group) => ({ ...group, namespace: row.namespace, queue: row.queue }));
         } catch {
           return [];
         }
@@ -109,12 +112,14 @@ export class Overview {
       fact("wait p50", duration(newest(points.wait_p50))),
       fact("wait p99", duration(newest(points.wait_p99))),
       fact("failures", rate(failed), { sub: " /min", kind: failed > 0 ? "bad" : "" }),
-      fact("busy slots", [count(running), h("small", {}, ` of ${count(slots)}`), bar(running ?? 0, slots ?? 0)], { title: slots ? `${share(running / slots)} of all slots are busy` : null }),
+      fact("busy slots", [count(running), h("small", {}, `, ${count(free)} on offer`), bar(running ?? 0, slots ?? 0)], { title: "Tasks that run, and free slots that workers offer; a worker offers a slot to each of its queues" }),
     );
   }
 
   needs() {
-    const { items, more } = attention(this.oldest?.queues ?? [], []);
+    // A paused queue need not be among the oldest.
+    const queues = new Map([...(this.paused?.queues ?? []), ...(this.oldest?.queues ?? [])].map((row) => [`${row.namespace}/${row.queue}`, row]));
+    const { items, more } = attention([...queues.values()], []);
     return h(
       "section",
       { class: "card", "aria-labelledby": "needs" },

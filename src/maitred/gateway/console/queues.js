@@ -2,7 +2,7 @@
 
 import { path } from "./api.js";
 import { h } from "./dom.js";
-import { count, duration, rate } from "./format.js";
+import { count, duration, plural, rate } from "./format.js";
 import { badge, link, select, unreachable } from "./parts.js";
 import { go, note, place, queuePlace } from "./places.js";
 import { Table } from "./table.js";
@@ -106,7 +106,7 @@ export class Queues {
           },
         }),
         select(this.only, ONLY, (only) => this.change({ only }), "Which queues"),
-        h("span", { class: "aside", role: "status" }, this.table.isComplete ? `${count(this.table.rows.length)} queues` : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : ""),
+        h("span", { class: "aside", role: "status" }, this.table.isComplete ? plural(this.table.rows.length, "queue") : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : ""),
       ),
       unreachable(this.table.answer?.unreachable),
       this.table.view(),

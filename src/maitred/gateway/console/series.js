@@ -11,15 +11,25 @@ export function newest(values) {
   return null;
 }
 
-// Sums two series of numbers, point by point.
-function plus(one, other) {
-  return (one ?? []).map((value, at) => (value === null || other?.[at] === null || other?.[at] === undefined ? value : value + other[at]));
+// A node that was started lately knows little of the last hour: the charts begin where it begins, and show so many steps at least.
+const STEPS_LEAST = 30;
+
+function known(series) {
+  const all = Object.values(series.points);
+  const length = Math.max(0, ...all.map((values) => values.length));
+  let first = 0;
+  while (first < length && all.every((values) => values[first] === null || values[first] === undefined)) first++;
+  const start = Math.max(0, Math.min(first, length - STEPS_LEAST));
+  return {
+    from: series.from + start * series.step_seconds,
+    points: Object.fromEntries(Object.entries(series.points).map(([name, values]) => [name, values.slice(start)])),
+  };
 }
 
 export function charts(series, hover, update) {
   if (!series) return h("div", { class: "charts loading", "aria-busy": "true" });
-  const points = series.points;
-  const common = { from: series.from, step: series.step_seconds, hover, update };
+  const { from, points } = known(series);
+  const common = { from, step: series.step_seconds, hover, update };
   const seconds = series.step_seconds;
   return h(
     "div",
@@ -57,10 +67,10 @@ export function charts(series, hover, update) {
     chart({
       ...common,
       key: "slots",
-      title: "Busy slots of all slots",
+      title: "Slots, busy and on offer",
       show: count,
       series: [
-        { name: "slots", kind: "quiet", values: plus(points.running, points.slots_free) },
+        { name: "on offer", kind: "two", values: points.slots_free ?? [] },
         { name: "busy", kind: "one", values: points.running ?? [], filled: true },
       ],
     }),

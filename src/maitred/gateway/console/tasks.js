@@ -3,7 +3,7 @@
 import { actionsFor, change, changeAll } from "./actions.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
-import { age, ago, bytes, count, inline, moment, now, until } from "./format.js";
+import { age, ago, bytes, count, inline, moment, now, plural, until } from "./format.js";
 import { Suggesting, badge, button, empty, link, problem, select, unreachable } from "./parts.js";
 import { go, note, numberOf, place, queueNames, queuePlace, taskPlace, taskPlaceById, tasksPlace } from "./places.js";
 import { Table } from "./table.js";
@@ -267,7 +267,7 @@ export class TaskList {
               h("span", { "aria-hidden": "true" }, " ×"),
             ),
           ),
-        h("span", { class: "aside", role: "status" }, selected ? `${count(selected)} selected` : this.table.isComplete ? `${count(this.table.rows.length)} tasks` : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : answer?.more ? "Still looking: go on by scrolling." : ""),
+        h("span", { class: "aside", role: "status" }, selected ? `${count(selected)} selected` : this.table.isComplete ? plural(this.table.rows.length, "task") : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : answer?.more ? "Still looking: go on by scrolling." : ""),
         actionsFor(this.state).map(([action, one]) =>
           button(selected ? `${one.label} selected` : `${one.label} all${this.filtered ? " that match" : ""}…`, { key: action, kind: "small", denied, onclick: () => this.bulk(action) }),
         ),

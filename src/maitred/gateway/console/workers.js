@@ -2,7 +2,7 @@
 
 import { path, post } from "./api.js";
 import { h } from "./dom.js";
-import { age, count, duration, now, time } from "./format.js";
+import { age, count, duration, now, plural, time } from "./format.js";
 import { sparkline } from "./charts.js";
 import { Suggesting, act, badge, button, confirm, empty, link, unreachable } from "./parts.js";
 import { note, place, queueNames, queuePlace, taskPlaceById } from "./places.js";
@@ -176,7 +176,7 @@ export class Workers {
         }),
         this.picker.view(),
         h("span", { class: "legend" }, [["task", "task"], ["query", "query"], ["busy", "busy"], ["free", "free"], ["closed", "beyond the limit"]].map(([kind, text]) => h("span", { key: kind }, h("i", { class: `cell ${kind}`, "aria-hidden": "true" }), text))),
-        h("span", { class: "aside", role: "status" }, this.table.isComplete ? `${count(this.table.rows.length)} workers` : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : ""),
+        h("span", { class: "aside", role: "status" }, this.table.isComplete ? plural(this.table.rows.length, "worker") : this.table.rows.length ? `${count(this.table.rows.length)} loaded` : ""),
       ),
       unreachable(this.table.answer?.unreachable),
       this.table.view(),
