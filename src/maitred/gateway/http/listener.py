@@ -429,7 +429,9 @@ class HttpListener:
         try:
             await work
         except MaitredError as problem:
-            self.fail(connection, request, behind_us(problem))
+            # Only a login refuses the caller itself at this point; else it is the node, us.
+            is_login = request.route == "open_session"
+            self.fail(connection, request, problem if is_login else behind_us(problem))
         except Exception as problem:  # noqa: BLE001 - likewise
             self.fail(connection, request, problem)
 

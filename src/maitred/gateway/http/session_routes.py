@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.request import HttpRequest
-    from maitred.gateway.http.sessions import Session
+    from maitred.gateway.http.sessions import ConsoleSession
     from maitred.security.directory import Identity
     from maitred.security.guard import Guard
 
@@ -70,7 +70,7 @@ class SessionRoutes:
 
     # Requests with a cookie
 
-    def of(self, request: HttpRequest) -> Session | None:
+    def of(self, request: HttpRequest) -> ConsoleSession | None:
         """Return the session of a request; None if it has no cookie of ours. Raise
         `Unauthenticated` if its session is over, and `PermissionDenied` if the request changes
         something and lacks the session's mark."""
@@ -87,7 +87,7 @@ class SessionRoutes:
             session.check(request.headers)
         return session
 
-    def known(self, session: Session) -> Identity | None:
+    def known(self, session: ConsoleSession) -> Identity | None:
         """Return the user of a session; None if a token has to be verified again. Raise
         `Unauthenticated` if the user no longer exists, or has a new secret."""
         authenticator = self._guard.authenticator
@@ -103,7 +103,7 @@ class SessionRoutes:
         session.identity = identity
         return identity
 
-    async def verify(self, connection: HttpConnection, session: Session) -> Identity:
+    async def verify(self, connection: HttpConnection, session: ConsoleSession) -> Identity:
         """Return the user of a session that began with a token; raise if it is no longer valid."""
         try:
             return await self._guard.authenticator.authenticate(

@@ -41,7 +41,7 @@ COOKIE_BYTES: Final = 32
 CSRF_HEADER: Final = b"maitred-csrf"
 
 
-class Session:
+class ConsoleSession:
     """The login of one browser."""
 
     __slots__ = ("csrf", "identity", "key", "token", "used_at")
@@ -73,12 +73,12 @@ class Sessions:
     def __init__(self, idle_seconds: float, random: Callable[[int], bytes]) -> None:
         self._idle_seconds = idle_seconds
         self._random = random
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, ConsoleSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, identity: Identity, token: str, now: float) -> tuple[str, Session]:
+    def begin(self, identity: Identity, token: str, now: float) -> tuple[str, ConsoleSession]:
         """Return a new cookie and its session; raise `Overloaded` if there are too many."""
         self.look(now)
         own = [one for one in self._sessions.values() if one.identity.name == identity.name]
@@ -90,11 +90,12 @@ class Sessions:
                 remedy="Log out elsewhere, or try again later.",
             )
         cookie = self._random(COOKIE_BYTES).hex()
-        session = Session(_key(cookie), identity, token, self._random(COOKIE_BYTES).hex(), now)
+        mark = self._random(COOKIE_BYTES).hex()
+        session = ConsoleSession(_key(cookie), identity, token, mark, now)
         self._sessions[session.key] = session
         return cookie, session
 
-    def find(self, cookie: str, now: float) -> Session | None:
+    def find(self, cookie: str, now: float) -> ConsoleSession | None:
         """Return the session of a cookie, which is used now; None if there is none, or if it was
         not used for too long."""
         session = self._sessions.get(_key(cookie))
@@ -107,7 +108,7 @@ class Sessions:
         self._sessions.move_to_end(session.key)
         return session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ConsoleSession) -> None:
         """Forget a session."""
         self._sessions.pop(session.key, None)
 
