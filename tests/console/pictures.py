@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent.parent.parent / "docs" / "pictures"
 
-COLOURS: Final = 64
-"""Of a picture: enough for few hues and the edges of letters, and a quarter of the bytes."""
+COLOURS: Final = 256
+"""Of a picture: a palette, and half of the bytes."""
 
 WIDE: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 800}}
 NARROW: Final[dict[str, Any]] = {"viewport": {"width": 390, "height": 780}}

@@ -138,7 +138,7 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     although the gateway has another host name: behind a proxy that changes Host. Others are
     refused, since a browser may add credentials by itself."""
 
-    console: bool = True
+    console: Advanced[bool] = True
     """Whether the gateway serves the web console at `/console`, with its logins and its streams.
     The HTTP API behind it, with which the same can be seen and done, is served without it, too."""
 
