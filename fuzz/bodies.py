@@ -62,7 +62,13 @@ def _described(body: bytes) -> None:
     )
 
 
-_TASKS: Final = [opcode for opcode in sorted(REQUEST_DECODERS) if opcode >= Opcode.ADD]
+_LATER: Final = (Opcode.SERIES,)
+"""Exchanges that came after others with a higher opcode: inputs choose readers by number."""
+
+_TASKS: Final = [
+    *(one for one in sorted(REQUEST_DECODERS) if one >= Opcode.ADD and one not in _LATER),
+    *_LATER,
+]
 
 READERS: Final[tuple[Callable[[bytes], object], ...]] = (
     _request(Opcode.ECHO),

@@ -32,6 +32,7 @@ from maitred.protocol.queries import (
     Watch,
     Workers,
 )
+from maitred.protocol.queue_overview import ShowSeries
 from maitred.protocol.shared_offers import OfferMany, SetMember
 from maitred.protocol.tasks import (
     Add,
@@ -177,5 +178,6 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             ChangeTasks("n", "q", 1, 0, 900, "run-now", [2**32]),
         )
     ),
+    (Opcode.SERIES, encode(ShowSeries(0, 900, "n", "q", 10))),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

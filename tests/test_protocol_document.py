@@ -19,6 +19,7 @@ from maitred.membership.view import ClusterMember
 from maitred.node.inspection_requests import LOOKED_AT
 from maitred.node.shard import Shard
 from maitred.node.shard_place import ShardPlace
+from maitred.node.task_privacy import SEARCHED_BYTES
 from maitred.node.task_views import LISTED_ARGUMENT_BYTES
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.inspection import (
@@ -32,6 +33,7 @@ from maitred.protocol.inspection import (
     ListTasks,
     TaskAction,
     TaskFilter,
+    TaskState,
     Withheld,
 )
 from maitred.protocol.messages import ANSWERS, REQUESTS
@@ -210,7 +212,7 @@ def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
         assert f"`{one.name}`" in section
 
 
-@pytest.mark.parametrize("words", [ListedState, EventKind, TaskAction, Withheld])
+@pytest.mark.parametrize("words", [ListedState, TaskState, EventKind, TaskAction, Withheld])
 def test_every_word_about_a_single_task_is_named(words: object) -> None:
     text = DOCUMENT.read_text()
     section = text[text.index("### Single tasks") : text.index("## Queries")]
@@ -227,6 +229,7 @@ def test_limits_of_requests_about_single_tasks() -> None:
     assert f"about {LOOKED_AT:,} tasks" in section
     assert f"more than {LISTED_ARGUMENT_BYTES:,} bytes" in section
     assert f"at most {REASON_CHARACTERS} characters" in section
+    assert f"the {SEARCHED_BYTES // 1024} KiB that are searched" in section
 
 
 @pytest.mark.parametrize(

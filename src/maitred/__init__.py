@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from maitred.app.app import App as App
     from maitred.app.attempt import current as current
+    from maitred.app.task_views import TaskStatus as TaskStatus
+    from maitred.app.task_views import TaskTimeline as TaskTimeline
+    from maitred.app.task_views import TimelineEvent as TimelineEvent
     from maitred.app.waiting import offload as offload
     from maitred.app.waiting import waiting as waiting
     from maitred.client.client import AsyncClient as AsyncClient
@@ -37,6 +40,9 @@ __all__ = [
     "Client",
     "LogHandler",
     "MaitredError",
+    "TaskStatus",
+    "TaskTimeline",
+    "TimelineEvent",
     "__version__",
     "connect",
     "current",
@@ -50,6 +56,9 @@ _HOMES = {
     "Client": ("maitred.client.sync", "Client"),
     "LogHandler": ("maitred.worker.log_handler", "LogHandler"),
     "MaitredError": ("maitred.errors", "MaitredError"),
+    "TimelineEvent": ("maitred.app.task_views", "TimelineEvent"),
+    "TaskTimeline": ("maitred.app.task_views", "TaskTimeline"),
+    "TaskStatus": ("maitred.app.task_views", "TaskStatus"),
     "connect": ("maitred.client.pending_client", "PendingClient"),
     "current": ("maitred.app.attempt", "current"),
     "offload": ("maitred.app.waiting", "offload"),

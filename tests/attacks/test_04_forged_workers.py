@@ -77,7 +77,7 @@ async def test_nobody_without_the_permission_orders_a_worker_or_speaks_for_shard
         await cook.request(here.attend(), SECONDS)
         for who in (cook, ann, mallory):
             for action in ("list", "offline", "online"):
-                with pytest.raises(PermissionDenied, match="'admin'"):
+                with pytest.raises(PermissionDenied, match="'read'"):
                     await who.request(here.workers(action, "ant"), SECONDS)
         attend = here.attend()
         for who, message in (

@@ -65,7 +65,7 @@ async def test_from_the_alarm_to_the_decision(tmp_path: Path) -> None:
         refused = await typed(one, "damaged", "retry", QUEUE, ids[0])
         assert refused.exit_code == 1
         assert "still cannot be read" in refused.output
-        mended = exported.read_bytes()[:-4] + b"s" + exported.read_bytes()[-3:]
+        mended = exported.read_bytes()[:-4] + b"." + exported.read_bytes()[-3:]
         exported.write_bytes(mended)
         back = await typed(one, "damaged", "retry", QUEUE, ids[0], "--from", str(exported))
         assert back.stdout == f"1 damaged rows of {QUEUE}: brought back, with 4 tasks.\n"

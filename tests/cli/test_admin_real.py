@@ -31,8 +31,9 @@ def node() -> Iterator[RunningNode]:
     with running_node(shards=2) as running:
         with library.connect(running.url) as client:
             payloads = [msgpack.encode({"n": number}) for number in range(ADDED)]
-            # Once, and then it is dead.
-            client.request(Add("shop", "thumbnails", 1, 0, 0, 0, payloads, terms=Terms(retries=0)))
+            # Once, and then it is dead. The producer knows that the handler hides nothing.
+            terms = Terms(retries=0, hidden=())
+            client.request(Add("shop", "thumbnails", 1, 0, 0, 0, payloads, terms=terms))
             offer = Offer("shop", "thumbnails", 1, 0, 0, 0, SESSION, "ant", FAILING)
             given = cast("Offered", client.request(offer)).tasks
             why = msgpack.encode(Failure("ValueError", "too small", "Traceback: here"))

@@ -174,6 +174,7 @@ def test_importing_maitred_loads_next_to_nothing() -> None:
 
 def test_the_public_names() -> None:
     assert set(maitred.__all__) <= set(dir(maitred))
+    assert all(getattr(maitred, name) is not None for name in maitred.__all__)
     assert maitred.AsyncClient is AsyncClient
     assert maitred.Client is Client
     with pytest.raises(AttributeError, match="no attribute 'conect'"):

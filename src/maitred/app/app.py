@@ -13,6 +13,9 @@
     print(task.result(timeout=10))
 
     app.task(task.id)                                        # a handle again, later or elsewhere
+    print(await task.history())                              # what happened to it
+
+    async for status in app.tasks(state="dead"): ...         # what failed, and why
 
     await thumbnail.query("https://...", size=128)           # now, by a worker that is free
 
@@ -30,7 +33,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
-from maitred.app.handler import Handler
+from maitred.app.handler import Anything, Handler
 from maitred.app.options import (
     Options,
     conditions,
@@ -41,6 +44,7 @@ from maitred.app.options import (
 from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
+from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
 from maitred.client.pending_client import PendingClient
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Protocol, Unpack
 
+    from maitred.app.task_listing import TaskFilters
+    from maitred.app.task_views import TaskStatus
     from maitred.client.client import AsyncClient
 
     class Decorating(Protocol):
@@ -178,6 +184,26 @@ class App:
             return known.task(id)
         return Task(self, queue, partition, sequence)
 
+    def tasks(
+        self, queue: str | Anything | None = None, **filters: Unpack[TaskFilters]
+    ) -> AsyncIterator[TaskStatus]:
+        """List the tasks of a queue, by default of all queues that the app has handlers for.
+
+        They come by state, in the order `running`, `waiting`, `delayed`, `dead`, `ended`; running
+        ones the longest first, delayed ones by their due times, ended ones the last first. The user
+        needs the permission `read`, and `reveal` to see arguments and messages of errors and to
+        search in them. A list is no snapshot: a task that changes its state meanwhile may be
+        missed, or come twice. Raises `Unavailable` at the end if a partition did not answer.
+        """
+        return each_task(self.listing(queue, filters))
+
+    def listing(self, queue: str | Anything | None, filters: TaskFilters) -> TaskListing:
+        """Return the tasks that `tasks` lists, page by page."""
+        if queue is None:
+            return TaskListing(self, list(self.handlers), filters, has_handlers=True)
+        name = queue if isinstance(queue, str) else queue.queue
+        return TaskListing(self, [name], filters, has_handlers=name in self.handlers)
+
     # Connections
 
     async def session(self) -> Session:
@@ -245,6 +271,12 @@ class SyncApp:
     def task(self, id: str) -> SyncTask[Any]:  # noqa: A002 - users' word
         """See `App.task`."""
         return SyncTask(self._app, self._app.task(id))
+
+    def tasks(
+        self, queue: str | Anything | None = None, **filters: Unpack[TaskFilters]
+    ) -> Iterator[TaskStatus]:
+        """See `App.tasks`."""
+        return each_task_waiting(self._app.listing(queue, filters), self.run)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run this on the app's own event loop, and wait for its result."""

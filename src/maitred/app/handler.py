@@ -25,6 +25,7 @@ from maitred.app.options import (
     is_worker_required,
 )
 from maitred.app.task import SyncTask, Task, parse_id
+from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
 from maitred.client.query_calls import (
     Stream,
     SyncStream,
@@ -36,11 +37,13 @@ from maitred.errors import InvalidArguments, InvalidTaskId
 from maitred.redaction import hidden_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from maitred.app.session import SessionOwner
     from maitred.app.signature import Signature
+    from maitred.app.task_listing import TaskFilters
+    from maitred.app.task_views import TaskStatus
     from maitred.client.asked_query import AskedQuery
     from maitred.client.enqueue_batches import Conditions, EnqueueBatches
     from maitred.client.query_gateway import QueryGateway
@@ -229,6 +232,14 @@ class Handler(Generic[Parameters, Result, Called]):
             )
         return Task(self.app, queue, partition, sequence, self._read_result)
 
+    def tasks(self, **filters: Unpack[TaskFilters]) -> AsyncIterator[TaskStatus]:
+        """List the tasks of this queue; see `App.tasks`."""
+        return each_task(self.listing(filters))
+
+    def listing(self, filters: TaskFilters) -> TaskListing:
+        """Return the tasks of this queue that pass the filters, page by page."""
+        return TaskListing(self.app, [self.queue], filters, has_handlers=True)
+
     def describe(self) -> bytes:
         """Return the shape of its parameters (`client/shapes.py`), as its workers announce it."""
         hidden = () if self.hidden is None else self.hidden.places
@@ -293,6 +304,10 @@ class SyncHandler(Generic[Parameters, Result]):
     def task(self, id: str) -> SyncTask[Result]:  # noqa: A002 - users' word
         """See `Handler.task`."""
         return SyncTask(self._app, self._handler.task(id))
+
+    def tasks(self, **filters: Unpack[TaskFilters]) -> Iterator[TaskStatus]:
+        """See `Handler.tasks`."""
+        return each_task_waiting(self._handler.listing(filters), self._app.sync.run)
 
 
 Anything = Handler[Any, Any, Any]

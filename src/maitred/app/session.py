@@ -45,6 +45,8 @@ class Session:
     def __init__(self, client: AsyncClient, surroundings: Surroundings) -> None:
         self.client = client
         self.loop = asyncio.get_running_loop()
+        self.wall_clock = surroundings.wall_clock
+        """Tells the time, as unix time."""
         self._random = surroundings.random
         self._addings: dict[QueueId, EnqueueBatches] = {}
         self._signatures = SignatureLookup(client)

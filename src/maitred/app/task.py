@@ -1,4 +1,4 @@
-"""The handle of a task: its id, its result, and how to cancel it.
+"""The handle of a task: its id, its result, its history, and how to cancel it.
 
 An id is text that can be stored and passed on: `app.task(id)`, or `handler.task(id)` for a typed
 handle, makes a handle of it again, in any process.
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from maitred.app.task_views import history_of, status_of
+from maitred.client.task_lists import show_task
 from maitred.errors import (
     DeadlineExceeded,
     InvalidResult,
@@ -25,13 +27,15 @@ from maitred.errors import (
 )
 from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked, Signatures
 from maitred.routing.keys import check_partition
-from maitred.routing.names import TASKS
+from maitred.routing.names import TASKS, QueueId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.app.session import SessionOwner
+    from maitred.app.task_views import TaskStatus, TaskTimeline
     from maitred.client.client import AsyncClient
+    from maitred.protocol.inspection import TaskShown
     from maitred.protocol.tasks import SignaturesFound
 
 Result = TypeVar("Result")
@@ -115,6 +119,25 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         session = await self._app.session()
         message = Revoke(self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence)
         return cast("Revoked", await session.client.request(message)).state
+
+    async def status(self) -> TaskStatus:
+        """Return the state of the task: how many attempts began, at which worker, why they failed.
+
+        The user needs the permission `read`, and `reveal` to see arguments, messages of errors and
+        tracebacks. Raises `UnknownTask` and `TaskForgotten` as `result` does.
+        """
+        shown = await self._shown()
+        return status_of(self.id, self.queue, shown.task, shown.traceback)
+
+    async def history(self) -> TaskTimeline:
+        """Return what happened to the task, and what is planned; `print` shows it as a timeline.
+        Permissions and errors are those of `status`."""
+        return history_of(self.id, self.queue, await self._shown())
+
+    async def _shown(self) -> TaskShown:
+        session = await self._app.session()
+        queue = QueueId(self._app.namespace, self.queue, TASKS)
+        return await show_task(session.client, queue, self.partition, self.sequence, reveal=True)
 
     async def _outcome(self, seconds: float | None) -> Outcome:
         session = await self._app.session()
@@ -223,6 +246,14 @@ class SyncTask(Generic[Result]):
     def cancel(self) -> Fate:
         """See `Task.cancel`."""
         return self._app.sync.run(self._task.cancel)
+
+    def status(self) -> TaskStatus:
+        """See `Task.status`."""
+        return self._app.sync.run(self._task.status)
+
+    def history(self) -> TaskTimeline:
+        """See `Task.history`."""
+        return self._app.sync.run(self._task.history)
 
 
 def parse_id(namespace: str, text: str) -> tuple[str, int, int]:

@@ -28,6 +28,7 @@ from maitred.client.answers import (
 from maitred.client.cursors import read_cursor, write_cursor
 from maitred.client.merged_tasks import BEGINNING, MergedTasks, TaskPlace, check_listed
 from maitred.errors import InvalidArgument, PermissionDenied, UnknownQueue
+from maitred.matching.controls import NAME_CHARACTERS
 from maitred.protocol.inspection import (
     EVERY_TASK,
     LISTED_MAX,
@@ -175,8 +176,15 @@ def argument_filter(text: str) -> ArgumentFilter:
 
 
 def check_filter(tasks: TaskFilter, *, reveal: bool) -> None:
-    """Raise `PermissionDenied` for a filter by argument, unless private data may be seen: its
-    answers would tell the arguments, too."""
+    """Raise `InvalidArgument` for a text that is too long, and `PermissionDenied` for a filter by
+    argument unless private data may be seen: its answers would tell the arguments, too."""
+    name = tasks.argument.name if tasks.argument is not None else ""
+    for text in (tasks.worker, tasks.error, tasks.by, name):
+        if len(text) > NAME_CHARACTERS:
+            raise InvalidArgument(
+                f"A filter has {len(text):,} characters.",
+                remedy=f"Search for at most {NAME_CHARACTERS}.",
+            )
     if tasks.argument is not None and not reveal:
         raise PermissionDenied(
             "To find tasks by their arguments, a user needs the permission 'reveal'.",

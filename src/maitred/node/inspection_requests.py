@@ -20,7 +20,7 @@ from maitred.matching.task_ends import decode_ended
 from maitred.node.partitions import settle
 from maitred.node.request_table import RequestTable
 from maitred.node.task_privacy import ShownValue, TaskArguments
-from maitred.node.task_views import TaskView
+from maitred.node.task_views import LISTED_ARGUMENT_BYTES, TaskView
 from maitred.protocol.frames import Opcode
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskShown, TasksListed
 
@@ -135,6 +135,8 @@ class InspectionRequests:
             return None
         if handlers is None:
             return view.row(reveal=False)
+        if wanted.argument is None and len(sighting.task.payload) > LISTED_ARGUMENT_BYTES:
+            return view.listed(ShownValue(None, "size"), reveal=True)
         arguments = _arguments(sighting.task, handlers)
         if wanted.argument is not None and not _has(arguments, wanted):
             return None
@@ -209,10 +211,11 @@ class InspectionRequests:
     # One task
 
     async def _show(self, owned: Owned, message: ShowTask) -> TaskShown:
-        sighting = await self._sighting(owned, message.sequence)
-        partition, task, reveal = owned.partition, sighting.task, message.reveal
         handlers = await self._signatures.handlers(owned)
+        # Last, because the task goes on: its state would be an old one after another wait.
+        sighting = await self._sighting(owned, message.sequence)
         self._partitions.check(owned)
+        partition, task, reveal = owned.partition, sighting.task, message.reveal
         view = TaskView(sighting, owned.key.partition, partition.ledger.wall)
         arguments = _arguments(task, handlers)
         row = view.row(reveal=reveal)
@@ -236,7 +239,7 @@ class InspectionRequests:
             if body is None:
                 result = ShownValue(None, "forgotten")
             elif arguments is None:
-                is_open = handlers.is_served and not (task.terms.hidden or _hides(handlers))
+                is_open = handlers.is_complete and not (task.terms.hidden or handlers.hides)
                 result = ShownValue(body) if is_open else ShownValue(None, "unknown")
             else:
                 result = arguments.result(body)
@@ -436,10 +439,6 @@ def _arguments(task: QueueTask, handlers: HandlerKnowledge) -> TaskArguments | N
     if task.payload_gone or not task.added:
         return None
     return TaskArguments(task.payload, task.terms.hidden, handlers)
-
-
-def _hides(handlers: HandlerKnowledge) -> bool:
-    return any(shape.hidden for shape in handlers.shapes)
 
 
 def _has(arguments: TaskArguments | None, wanted: TaskFilter) -> bool:

@@ -14,7 +14,6 @@ from maitred.node.partitions import check_root
 from maitred.node.request_table import RequestTable
 from maitred.node.task_privacy import HandlerKnowledge
 from maitred.protocol.frames import Opcode
-from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.tasks import Signatures, SignaturesFound
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class SignatureRequests:
                 raise InternalError("The root did not answer with signatures.")
             known = answer.signatures
             self._partitions.check(owned)
-        return HandlerKnowledge(known_shapes(known), bool(known))
+        return HandlerKnowledge.of(known)
 
     def _signatures(self, owned: Owned, _message: Signatures, held: DeferredReply) -> None:
         check_root(owned)

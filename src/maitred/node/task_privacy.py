@@ -5,17 +5,29 @@ arguments those are: the producer, if it knows the handler (`Terms.hidden`), and
 serve the queue, which announce it with their signatures. A value is hidden if either says so. If
 neither is known, no argument is shown, because the next worker may hide any of them.
 
+Producers and workers may have different versions of the handler, in which parameters were added,
+renamed or moved. So in doubt a value is hidden, or all are withheld:
+
+- A worker that announces no parameters, or in a form of a later release, may hide any of them. The
+  same holds for what a root announces in place of the signatures beyond those that it remembers.
+- While something is hidden and the producer does not know the handler, so is what no handler has a
+  parameter for: it may be the hidden parameter of a version that is gone.
+- A producer tells places. Which names they have in a map, only the producer knows: such a map is
+  withheld. (Ours send arrays whenever they know the handler.)
+
 The result may repeat what is hidden, so it is searched for the hidden values
 (`maitred.redaction`). Failures were searched by the worker, which knew its handler.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import DecodeError, msgpack
 
-from maitred.redaction import HIDDEN, Redaction
+from maitred.protocol.handler_shapes import known_shapes
+from maitred.redaction import HIDDEN, Redaction, forms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,6 +43,13 @@ UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError, ValueError
 DEPTH_MAX: Final = 100
 """Deeper values are not searched for what is hidden; a result that has them is withheld."""
 
+PLACE_DIGITS: Final = 9
+"""Longest decimal number that may be the place of an argument."""
+
+SEARCHED_BYTES: Final = 64 * 1024
+"""Longest result that is searched for what is hidden: some 10 ms of the shard if it is text, some
+150 ms if it is different numbers. A longer one is withheld."""
+
 
 class ShownValue(NamedTuple):
     """Arguments or a result as msgpack, or why an operator does not see them."""
@@ -44,13 +63,24 @@ class HandlerKnowledge(NamedTuple):
 
     shapes: Sequence[HandlerShape]
     """Their parameters, those of the handler that was seen last first."""
-    is_served: bool
-    """Whether a worker has announced anything, also a handler that takes any arguments."""
+    is_complete: bool
+    """Whether workers have announced something, and each of them its parameters."""
+
+    @classmethod
+    def of(cls, announced: list[bytes]) -> HandlerKnowledge:
+        """Return what the signatures tell that workers announced, the last one first."""
+        shapes = known_shapes(announced)
+        return cls(shapes, 0 < len(announced) == len(shapes))
 
     @property
     def function(self) -> str:
         """The name of the function that was seen last; empty if none is known."""
         return self.shapes[0].function if self.shapes else ""
+
+    @property
+    def hides(self) -> bool:
+        """Whether any of the handlers hides a parameter."""
+        return any(shape.hidden for shape in self.shapes)
 
 
 class TaskArguments:
@@ -59,17 +89,23 @@ class TaskArguments:
     def __init__(
         self, payload: bytes, hidden: Collection[int] | None, handlers: HandlerKnowledge
     ) -> None:
-        self._names = (
-            [name for name, *_ in handlers.shapes[0].parameters] if handlers.shapes else []
-        )
-        self._is_known = hidden is not None or handlers.is_served
+        """`hidden` are the places that the producer told, or None."""
+        shapes = [[name for name, *_ in shape.parameters] for shape in handlers.shapes]
+        self._names = shapes[0] if shapes else []
+        self._is_known = hidden is not None or handlers.is_complete
         self._hidden_places = set(hidden or ())
         self._hidden_names: set[str] = set()
-        for shape in handlers.shapes:
-            names = [name for name, *_ in shape.parameters]
+        self._known_names: set[str] = {name for names in shapes for name in names}
+        self._known_places = max(map(len, shapes), default=0)
+        if hidden is not None:  # the producer knows what the others are
+            self._known_places = sys.maxsize
+        self._is_by_place = bool(hidden)
+        """Whether the producer told hidden places, which say nothing of a map."""
+        for shape, names in zip(handlers.shapes, shapes, strict=True):
+            places = {at for at, name in enumerate(names) if name in shape.hidden}
+            self._is_known = self._is_known and len(places) == len(set(shape.hidden))
             self._hidden_names.update(shape.hidden)
-            self._hidden_places.update(at for at, name in enumerate(names) if name in shape.hidden)
-            self._hidden_names.update(names[at] for at in hidden or () if at < len(names))
+            self._hidden_places |= places
         self._is_readable = True
         self._values: Any = None
         try:
@@ -80,34 +116,46 @@ class TaskArguments:
     @property
     def hides(self) -> bool:
         """Whether any argument may be hidden."""
-        return bool(self._hidden_places or self._hidden_names) or not self._is_known
+        return bool(self._hidden_places) or not self._is_known
 
     def shown(self) -> ShownValue:
         """Return the arguments for operators: by name, if the names are known."""
         if not self._is_readable:
             return ShownValue(None, "unreadable")
-        if not self._is_known:
+        if not self._is_shown:
             return ShownValue(None, "unknown")
-        values = self._without_hidden()
-        if values is None:
-            return ShownValue(None, "unknown")
+        values = self._values
+        told: Any = values
+        if isinstance(values, dict):
+            told = {
+                name: HIDDEN if self._is_hidden_name(name) else value
+                for name, value in values.items()
+            }
+        elif isinstance(values, list):
+            told = [HIDDEN if self._is_hidden_place(at) else one for at, one in enumerate(values)]
+            if len(told) <= len(self._names):
+                told = dict(zip(self._names, told, strict=False))
         try:
-            return ShownValue(_encode(values))
+            return ShownValue(_encode(told))
         except (TypeError, ValueError, OverflowError, RecursionError):
             return ShownValue(None, "unreadable")
 
     def value(self, name: str) -> tuple[bool, Any]:
         """Return whether there is an argument of this name, or at this place, that is not hidden;
         and its value."""
-        values = self._without_hidden() if self._is_readable and self._is_known else None
-        if isinstance(values, dict) and name in values:
-            place = self._names.index(name) if name in self._names else -1
-            if name in self._hidden_names or place in self._hidden_places:
-                return False, None
-            return True, values[name]
-        if isinstance(values, list) and name.isascii() and name.isdecimal():
-            place = int(name)
-            if place < len(values) and place not in self._hidden_places:
+        values = self._values
+        if not self._is_readable or not self._is_shown:
+            return False, None
+        if isinstance(values, dict):
+            if name in values and not self._is_hidden_name(name):
+                return True, values[name]
+        elif isinstance(values, list):
+            place = -1
+            if name in self._names and len(values) <= len(self._names):
+                place = self._names.index(name)
+            elif name.isascii() and name.isdecimal() and len(name) <= PLACE_DIGITS:
+                place = int(name)
+            if 0 <= place < len(values) and not self._is_hidden_place(place):
                 return True, values[place]
         return False, None
 
@@ -115,32 +163,29 @@ class TaskArguments:
         """Return a result for operators, without hidden values."""
         if not self.hides:
             return ShownValue(body)
-        if not self._is_readable or not self._is_known:
-            return ShownValue(None, "unknown")
-        hidden = self._hidden_values()
+        hidden = self._hidden_values() if self._is_readable and self._is_shown else None
         if hidden is None:
             return ShownValue(None, "unknown")
-        redaction = Redaction(hidden)
+        if len(body) > SEARCHED_BYTES:
+            return ShownValue(None, "size")
+        search = _ResultSearch(Redaction(hidden))
         try:
-            return ShownValue(_encode(_redacted(_decode(body), redaction, DEPTH_MAX)))
+            return ShownValue(_encode(search.redacted(_decode(body), DEPTH_MAX)))
         except (*UNREADABLE, TypeError, OverflowError):
             return ShownValue(None, "unreadable")
 
-    def _without_hidden(self) -> Any:  # noqa: ANN401 - what the caller gave
-        values = self._values
-        if isinstance(values, dict):
-            if self._hidden_places and not self._names:
-                return None  # the producer told places, and no handler has told their names
-            return {
-                name: HIDDEN if name in self._hidden_names else value
-                for name, value in values.items()
-            }
-        if not isinstance(values, list):
-            return None if self.hides else values
-        told = [HIDDEN if at in self._hidden_places else one for at, one in enumerate(values)]
-        if len(told) <= len(self._names):
-            return dict(zip(self._names, told, strict=False))
-        return told
+    @property
+    def _is_shown(self) -> bool:
+        """Whether it is known which of these arguments are hidden."""
+        if isinstance(self._values, dict):
+            return self._is_known and not self._is_by_place
+        return self._is_known and (isinstance(self._values, list) or not self.hides)
+
+    def _is_hidden_name(self, name: object) -> bool:
+        return name in self._hidden_names or (self.hides and name not in self._known_names)
+
+    def _is_hidden_place(self, place: int) -> bool:
+        return place in self._hidden_places or (self.hides and place >= self._known_places)
 
     def _hidden_values(self) -> list[Any] | None:
         """Return the values of the hidden parameters; None if one of them is not known, such as a
@@ -149,25 +194,53 @@ class TaskArguments:
         if isinstance(values, list):
             if any(at >= len(values) for at in self._hidden_places):
                 return None
-            return [one for at, one in enumerate(values) if at in self._hidden_places]
-        if isinstance(values, dict) and self._hidden_names.issubset(values) and self._names:
-            return [one for name, one in values.items() if name in self._hidden_names]
+            return [one for at, one in enumerate(values) if self._is_hidden_place(at)]
+        if self._hidden_names.issubset(values):
+            return [one for name, one in values.items() if self._is_hidden_name(name)]
         return None
 
 
-def _redacted(value: Any, redaction: Redaction, depth: int) -> Any:  # noqa: ANN401 - a result
-    if not depth:
-        raise RecursionError
-    if isinstance(value, dict):
-        return {
-            _redacted(key, redaction, depth - 1): _redacted(one, redaction, depth - 1)
-            for key, one in value.items()
-        }
-    if isinstance(value, list):
-        return [_redacted(one, redaction, depth - 1) for one in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, bytes):
-        shown = redaction.text(value.decode("latin-1"))
-        return value if shown == value.decode("latin-1") else HIDDEN
-    return redaction.value(value)
+class _ResultSearch:
+    """Removes hidden values from a result."""
+
+    __slots__ = ("_others", "_redaction")
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
+        self._others: dict[tuple[type, Any], bool] = {}
+        """Whether a number or a moment is hidden: large results repeat them."""
+
+    def redacted(self, value: Any, depth: int) -> Any:  # noqa: ANN401 - a part of a result
+        """Return the value without hidden ones; raise `RecursionError` if it is too deep."""
+        if not depth:
+            raise RecursionError
+        if isinstance(value, dict):
+            return {
+                self.redacted(key, depth - 1): self.redacted(one, depth - 1)
+                for key, one in value.items()
+            }
+        if isinstance(value, list):
+            return [self.redacted(one, depth - 1) for one in value]
+        if isinstance(value, tuple):  # an array that is the key of a map
+            return tuple(self.redacted(one, depth - 1) for one in value)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self._redaction.text(value)
+        if isinstance(value, bytes):
+            return HIDDEN if self._is_in_bytes(value) else value
+        if isinstance(value, msgpack.Ext):
+            return HIDDEN if self._is_in_bytes(bytes(value.data)) else value
+        kind = type(value), value
+        if kind not in self._others:
+            self._others[kind] = any(map(self._is_in, forms(value)))
+        return HIDDEN if self._others[kind] else value
+
+    def _is_in(self, text: str) -> bool:
+        return self._redaction.text(text) != text
+
+    def _is_in_bytes(self, value: bytes) -> bool:
+        """Return whether bytes have a hidden value: as text, or the bytes of a hidden one, which
+        are known in hexadecimal."""
+        texts = value.decode(errors="replace"), value.decode("latin-1"), value.hex()
+        return any(map(self._is_in, texts))

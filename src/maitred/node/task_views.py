@@ -56,7 +56,7 @@ class TaskView:
     def passes(self, wanted: TaskFilter, *, reveal: bool) -> bool:
         """Return whether the task passes the filter, its argument aside."""
         task = self.task
-        if wanted.worker and task.worker != wanted.worker:
+        if wanted.worker and self._last_attempt()[0] != wanted.worker:
             return False
         if wanted.by and wanted.by not in (task.by, task.by.rpartition("@")[0]):
             return False
@@ -77,15 +77,9 @@ class TaskView:
         is_running = task.state is GIVEN or sighting.state == "running"
         is_over = sighting.state in ("done", "cancelled", "expired", "failed")
         began = is_running or (sighting.state == "done")
-        ended_at = sighting.died_at or (task.ended + wall if task.ended else 0.0)
-        if sighting.state == "dead":
-            retries = 0
-        else:
-            retries = max(task.terms.retries - task.attempt, 0) if not is_over else 0
-        last = past_attempts(task.past).attempts[-1:] if not task.given_at else ()
-        worker, started_at = task.worker, task.given_at + wall if task.given_at else 0.0
-        for attempt in last:
-            worker, started_at = worker or attempt.worker, attempt.started_at
+        ended_at = sighting.died_at or (task.ended + wall if task.ended and is_over else 0.0)
+        is_open = not is_over and sighting.state != "dead"
+        worker, started_at = self._last_attempt()
         return ListedTask(
             partition=self._partition,
             sequence=task.sequence,
@@ -94,7 +88,7 @@ class TaskView:
             added_at=task.added + wall if task.added or task.by else 0.0,
             by=task.by,
             attempts=task.attempt + began,
-            retries=retries,
+            retries=max(task.terms.retries - task.attempt, 0) if is_open else 0,
             due_at=self._due_at(),
             expires_at=task.expires + wall if task.expires else 0.0,
             worker=worker,
@@ -108,6 +102,15 @@ class TaskView:
             payload_bytes=task.payload_gone or len(task.payload),
             at=sighting.at,
         )
+
+    def _last_attempt(self) -> tuple[str, float]:
+        """Return the worker that has the task or had it last, and since when."""
+        task = self.task
+        if task.given_at:
+            return task.worker, task.given_at + self._wall
+        for attempt in past_attempts(task.past).attempts[-1:]:
+            return task.worker or attempt.worker, attempt.started_at
+        return task.worker, 0.0
 
     def _due_at(self) -> float:
         task, state = self.task, self._sighting.state
@@ -156,10 +159,19 @@ class TaskView:
                     worker=attempt.worker,
                     error=attempt.error,
                     message=attempt.message if reveal else "",
+                    omitted=omitted,
                 )
             )
+            omitted = 0
         present = task.attempt + 1
-        is_noted = any(one.attempt == present and one.how != "returned" for one in attempts)
+        # A cancelled task may have the note of its last attempt and what it was given for it. The
+        # numbers alone do not tell: a dead letter that is tried again counts from 1 once more.
+        is_noted = any(
+            one.attempt == present
+            and one.how != "returned"
+            and one.ended_at >= task.given_at + wall
+            for one in attempts[-1:]
+        )
         if task.given_at and not is_noted:
             events.append(
                 HistoryEvent(

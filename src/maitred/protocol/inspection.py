@@ -48,8 +48,9 @@ over or dead.
 
 Withheld = Literal["", "permission", "size", "unknown", "unreadable", "forgotten"]
 """Why an answer has no arguments, or no result, although they were asked for. Empty: it has them,
-or was not asked. `permission`: the user may not see them. `size`: too large for a list. `unknown`:
-no handler has said which of them are hidden. `unreadable`: they are not msgpack. `forgotten`: they
+or was not asked. `permission`: the user may not see them. `size`: too large for a list, or
+for a result that has to be searched for hidden values. `unknown`: no handler has said which of them
+are hidden. `unreadable`: they are not msgpack. `forgotten`: they
 are no longer kept."""
 
 
@@ -120,7 +121,7 @@ class ListedTask(Struct, kw_only=True, omit_defaults=True):
     attempts: int = 0
     """Attempts that began, with the present one."""
     retries: int = 0
-    """Attempts that may still follow."""
+    """Attempts that may follow the present one, or the next one of a task that waits."""
     due_at: float = 0.0
     """When a delayed task is due; when a waiting one became ready to run."""
     expires_at: float = 0.0
