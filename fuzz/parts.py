@@ -32,7 +32,7 @@ from maitred.protocol.queries import (
     Watch,
     Workers,
 )
-from maitred.protocol.queue_overview import ShowSeries
+from maitred.protocol.queue_overview import ListQueueStates, ShowSeries
 from maitred.protocol.shared_offers import OfferMany, SetMember
 from maitred.protocol.tasks import (
     Add,
@@ -56,6 +56,7 @@ from maitred.protocol.tasks import (
     Sync,
     Withdraw,
 )
+from maitred.protocol.worker_overview import ListWorkers, ShowWorkerTasks
 from maitred.security.cluster_proof import NONCE_BYTES
 
 VIEW: Final = ClusterView(
@@ -179,5 +180,8 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
         )
     ),
     (Opcode.SERIES, encode(ShowSeries(0, 900, "n", "q", 10))),
+    (Opcode.QUEUE_STATES, encode(ListQueueStates(0, 900, "n", "q", "backlog", (7.0, "n", "q")))),
+    (Opcode.LIST_WORKERS, encode(ListWorkers(0, 900, "n", "q", "w", ("worker", bytes(16))))),
+    (Opcode.WORKER_TASKS, encode(ShowWorkerTasks(0, 900, [bytes(16)], "n"))),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

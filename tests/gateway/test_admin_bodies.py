@@ -70,6 +70,9 @@ def test_an_error_says_what_is_wrong(kind: type[Struct], body: object, said: str
 def test_what_may_be_left_out() -> None:
     assert read_body(PurgeBody, b"", packed=False) == PurgeBody()
     assert read_body(NoBody, b"{}", packed=False) == NoBody()
+    counts = read_body(PartitionsBody, b'{"read": 2.0, "write": 1}', packed=False)
+    assert (counts.read, counts.write) == (2, 1)
+    assert isinstance(counts.read, int)
     wanted = {"argument": {"name": "a", "value": [1]}}
     body = json.encode({"action": "cancel", "state": "running", "filter": wanted})
     read = read_body(TaskActionBody, body, packed=False)

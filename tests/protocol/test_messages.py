@@ -19,6 +19,7 @@ from maitred.protocol import (
     queries,
     queue_overview,
     tasks,
+    worker_overview,
 )
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
@@ -146,12 +147,26 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.REPORT: [*STATUS, SESSION, 1, [ROW], "ann"],
     Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"], False, ["namespace"], "user"],
     Opcode.SERIES: [*STATUS, "namespace", "queue", 6, ["namespace"]],
+    Opcode.QUEUE_STATES: [
+        *(*STATUS, "namespace", "part", "backlog", [7.0, "namespace", "queue"], 10),
+        *([["namespace", "queue"]], ["namespace"]),
+    ],
+    Opcode.LIST_WORKERS: [
+        *(*STATUS, "namespace", "queue", "part", ["worker", SESSION], 10, ["namespace"]),
+    ],
+    Opcode.WORKER_TASKS: [*STATUS, [SESSION], "namespace", ["namespace"]],
     Opcode.TELL_VIEW: [*STATUS, ["cluster", 7, [MEMBER], "0", "wrap"]],
     Opcode.HAND_OVER: [*PARTITION, 7],
     Opcode.CLUSTER: STATUS,
     Opcode.DRAIN_NODE: [*STATUS, "10.0.0.7:4747", False],
 }
 """A request of each kind, with everything that it may have."""
+
+
+MODULES = (
+    *(messages, tasks, inspection, queries, queue_overview, worker_overview, access, cluster),
+)
+"""All that have requests."""
 
 
 def decoded(opcode: int, body: bytes) -> Request:
@@ -212,7 +227,7 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
         )
     kinds = {
         kind
-        for module in (messages, tasks, inspection, queries, queue_overview, access, cluster)
+        for module in MODULES
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }

@@ -7,7 +7,7 @@ name, because a misspelt `dry_run` must not become a real run.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field, inspect
@@ -18,9 +18,6 @@ from maitred.protocol.inspection import CHANGED_MAX, ListedState, TaskAction
 from maitred.protocol.requests import Natural  # noqa: TC001 - likewise
 from maitred.protocol.tasks import Duration, PartitionCount, Reason  # noqa: TC001 - likewise
 from maitred.settings.live import SettingValue  # noqa: TC001 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SETTINGS_MAX: Final = 100
 """Most settings of one request; a queue has fewer."""
@@ -144,7 +141,7 @@ def _converted(raw: object, kind: type[Body]) -> Body:
 
 def _check_names(raw: object, kind: inspect.Type, path: str) -> None:
     """Raise `UnknownChoice` for a field that does not exist, and for a word that is not among those
-    that a field may have."""
+    that a field may have. Numbers that are whole are made so."""
     if isinstance(kind, inspect.UnionType):
         for one in kind.types:
             if isinstance(one, inspect.StructType | inspect.LiteralType | inspect.ListType):
@@ -163,15 +160,26 @@ def _check_names(raw: object, kind: inspect.Type, path: str) -> None:
         _check_fields(raw, kind, path)
 
 
-def _check_fields(raw: Mapping[Any, Any], kind: inspect.StructType, path: str) -> None:
+def _check_fields(raw: dict[Any, Any], kind: inspect.StructType, path: str) -> None:
     known = {one.encode_name: one.type for one in kind.fields}
-    for name, value in raw.items():
+    for name, value in list(raw.items()):
         if not isinstance(name, str) or name not in known:
             if not known:
                 raise InvalidArgument("This request takes no fields in its body.")
             what = f"field of {path!r}" if path else "field of the body"
             raise UnknownChoice.named(what, str(name)[:60], known)
         _check_names(value, known[name], f"{path}.{name}" if path else name)
+        raw[name] = _whole(value, known[name])
+
+
+def _whole(value: object, kind: inspect.Type) -> object:
+    """Return the value; a number such as 2.0 as a whole one, where one is expected: in JSON both
+    are the same number."""
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    is_whole = any(isinstance(one, inspect.IntType) for one in kinds) and not any(
+        isinstance(one, inspect.FloatType) for one in kinds
+    )
+    return int(value) if is_whole and isinstance(value, float) and value.is_integer() else value
 
 
 def _sentence(text: str) -> str:
