@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred import __version__
 from maitred.errors import PayloadTooLarge
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from maitred.security.authenticator import Authenticator
     from maitred.security.reload import PartReloaded, ProcessReload
     from maitred.settings import Limits
+
+
+LAG_FADES: Final = 0.9
+"""How much of the largest lag of the event loop counts a second later: a stall can be seen for some
+ten seconds, and after a minute it is forgotten."""
 
 
 class DescribedShard(Protocol):
@@ -114,6 +119,8 @@ class ShardRequests:
         self._reload_node = reload_node or self._reload_here
         self._started_at = shard.loop.time()
         self._gauge = LoadGauge(vitals, self._started_at)
+        self._lag = 0.0
+        """The largest lag of the event loop lately, in seconds."""
         self.requests = RequestTable(
             handlers={
                 Opcode.ECHO: self._echo,
@@ -122,8 +129,9 @@ class ShardRequests:
             }
         )
 
-    def look(self) -> None:
-        """Measure the load; called about once a second."""
+    def look(self, late_seconds: float = 0.0) -> None:
+        """Measure the load; called about once a second, so much later than it was due."""
+        self._lag = max(late_seconds, self._lag * LAG_FADES)
         self._gauge.look(self._shard.loop.time(), self._shard.requests)
 
     def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
@@ -166,6 +174,7 @@ class ShardRequests:
             certificate_expires_at=shard.reloading.expiries().get(CERTIFICATE, 0.0),
             damaged=dict(shard.damaged),
             parts=shard.statistics(),
+            loop_lag_seconds=round(self._lag, 6),
             audit={} if shard.audit is None else dict(shard.audit.counts),
         )
 
