@@ -31,8 +31,10 @@ WAIT_MS = 30_000
 """How long a test waits for what it expects; a machine that is busy needs some of it."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the whole session: until it is closed, this thread has a running event loop, and no
+    other test could use asyncio."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is missing: `make` installs it"
     )
