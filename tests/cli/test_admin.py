@@ -529,16 +529,21 @@ def test_bash_completes_down_to_the_options() -> None:
         + completed("maitred", "adm")
         + completed("maitred", "admin", "queue", "up")
         + completed("maitred", "admin", "queue", "dead", "re")
+        + completed("maitred", "admin", "task", "run")
+        + completed("maitred", "admin", "task", "cancel", "a/b", "--st")
         + completed("maitred", "admin", "queue", "update-partitions", "a/b", "--fo")
     )
     done = subprocess.run([bash, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["admin", "update-partitions", "retry", "--force"]
+    expected = ["admin", "update-partitions", "retry", "run-now", "--state", "--force"]
+    assert done.stdout.split() == expected
 
 
 @pytest.mark.parametrize(
     "command",
     ["", "queue", "queue list", "queue describe", "queue update-partitions", "queue dead"]
-    + [f"queue dead {action}" for action in ("list", "show", "retry", "drop")],
+    + [f"queue dead {action}" for action in ("list", "show", "retry", "drop")]
+    + ["task", "task list", "task show"]
+    + [f"task {action}" for action in ("cancel", "retry", "run-now", "drop", "again")],
 )
 def test_every_command_has_help(command: str) -> None:
     done = CliRunner().invoke(

@@ -90,6 +90,8 @@ class InspectedQueue:
         self.changes: dict[str, Any] = {}
         """What the root says of itself."""
         self.shown: dict[tuple[int, int], TaskShown] = {}
+        self.before: Callable[[Any], None] = lambda _: None
+        """Called before each answer; it may raise."""
         self.then: Callable[[ChangeTasks], None] = lambda _: None
         """Called after each change."""
 
@@ -106,6 +108,7 @@ class InspectedQueue:
 
     def answer(self, message: Any) -> Any:  # noqa: ANN401 - any request
         self.asked.append(message)
+        self.before(message)
         partition = message.partition
         name = f"{message.namespace}/{message.queue}"
         if name != "shop/mails":

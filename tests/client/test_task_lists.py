@@ -172,6 +172,22 @@ def test_silent_partitions_are_named_and_the_others_are_listed(
         assert all(reason.error is away for reason in page.silent.values())
 
 
+def test_a_partition_that_does_not_answer_is_asked_once() -> None:
+    """For a page; and not at all if it did not answer for the page before."""
+    queue = InspectedQueue([task(n % 3, n, STATES[n % 7]) for n in range(60)], 3)
+    queue.silent[1] = Unavailable("The shard is restarting.")
+    client = cast("Requester", queue)
+
+    async def asked(**more: Any) -> list[int]:  # noqa: ANN401
+        queue.asked.clear()
+        page = await list_tasks(client, MAILS, reveal=True, **more)
+        assert {one.partition for one in page.tasks} == {0, 2}
+        return [message.partition for message in queue.heard(ListTasks)]
+
+    assert asyncio.run(asked()).count(1) == 1
+    assert asyncio.run(asked(without=[1])).count(1) == 0
+
+
 def test_without_the_root_nothing_is_known() -> None:
     queue = InspectedQueue([task(0, 1)])
     queue.silent[0] = Unavailable("The shard is restarting.")

@@ -444,6 +444,16 @@ def histories(one: Shop) -> Any:  # noqa: ANN401
 
 
 @in_a_loop
+async def test_large_arguments_are_left_to_the_task_itself(tmp_path: Path) -> None:
+    async with shop(tmp_path, Simulated()) as one, one.client() as client:
+        payload = msgpack.encode(["x" * 5_000])
+        await client.request(Add(*QUEUE, 0, 0, 1, [payload], terms=KNOWN), SECONDS)
+        (row,) = await listed(client, "waiting", reveal=True)
+        assert (row.arguments, row.withheld, row.payload_bytes) == (None, "size", len(payload))
+        assert arguments_of((await show(client, row.sequence)).task) == ["x" * 5_000]
+
+
+@in_a_loop
 async def test_bad_input(tmp_path: Path) -> None:
     async with shop(tmp_path, Simulated()) as one, one.client() as client:
         with pytest.raises(UnknownQueue):

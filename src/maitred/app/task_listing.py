@@ -88,6 +88,8 @@ class TaskListing:
         self._at = 0
         """Number of the queue that comes next."""
         self._cursor: str | None = None
+        self._without: set[int] = set()
+        """Partitions of this queue that did not answer, and are not asked again."""
         self._silent: dict[str, Silent] = {}
         """Why partitions did not answer, by their names."""
 
@@ -114,6 +116,7 @@ class TaskListing:
                 reveal=True,
                 most=PAGE,
                 cursor=self._cursor,
+                without=self._without,
             )
         except UnknownQueue:
             if not self._has_handlers:
@@ -122,9 +125,11 @@ class TaskListing:
             return []
         for partition, silent in page.silent.items():
             self._silent[f"{queue.namespace}/{queue.queue}/{partition}"] = silent
+            self._without.add(partition)
         self._cursor = page.cursor
         if page.cursor is None:
             self._at += 1
+            self._without.clear()
         prefix = f"{queue.namespace}/{queue.queue}"
         return [
             status_of(f"{prefix}/{one.partition}/{one.sequence}", queue.queue, one)

@@ -1,4 +1,4 @@
-"""`maitred admin`: the commands for queues, queries, workers, nodes, API tokens and backups."""
+"""`maitred admin`: the commands for tasks, queues, queries, workers, nodes and backups."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from maitred.cli.admin_partitions import update_partitions
 from maitred.cli.admin_purge import purge
 from maitred.cli.admin_query import query
 from maitred.cli.admin_reload import reload
+from maitred.cli.admin_task import task
 from maitred.cli.admin_token import token
 from maitred.cli.admin_watch import watch_queues
 from maitred.cli.admin_worker import worker
@@ -26,7 +27,7 @@ from maitred.cli.groups import HintingGroup
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Inspect and manage queues and their tasks, queries, workers, nodes, tokens and backups."""
+    """Inspect and manage tasks, queues, queries, workers, nodes, API tokens and backups."""
 
 
 @admin.group(cls=HintingGroup)
@@ -45,6 +46,7 @@ for _command in (
 ):
     queue.add_command(_command)
 
+admin.add_command(task)
 admin.add_command(query)
 admin.add_command(token)
 admin.add_command(worker)

@@ -18,7 +18,7 @@ from maitred.cli.groups import HintingGroup
 from maitred.cli.output import json_option, print_fact, print_json, print_table
 from maitred.cli.selection import check_selection, confirm, ids_arguments, yes_option
 from maitred.client.answers import each_partition
-from maitred.errors import InvalidArgument
+from maitred.errors import InvalidArgument, PermissionDenied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,6 +134,11 @@ def export(
     """Write the body of a damaged row of QUEUE to a file, to look at it or to mend it."""
     which = RowId.parse(id)
     row = _row(node, queue, which)
+    if not row.body and row.body_bytes:
+        raise PermissionDenied(
+            f"To export {which}, a user needs the permission 'reveal'.",
+            remedy="Ask an operator of the node for it.",
+        )
     if not row.body:
         raise InvalidArgument(
             f"There is nothing to export of {which}: the store cannot read it.",

@@ -21,7 +21,7 @@ from maitred.cli.admin_letters import (
     pages,
 )
 from maitred.cli.admin_names import LetterId, label, queue_argument
-from maitred.cli.admin_payload import Encoded, failure_of, payload_of
+from maitred.cli.admin_payload import WITHHELD, Encoded, failure_of, payload_of
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import (
     Progress,
@@ -149,7 +149,10 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Show one dead letter of QUEUE: its payload, and why it failed."""
+    """Show one dead letter of QUEUE: its payload, and why it failed.
+
+    Users without the permission `reveal` see neither payloads nor the messages of errors.
+    """
     which = LetterId.parse(id)
     found = node.ask(
         lambda client: ask(client, queue, which.partition, "show", [which.sequence], 1)
@@ -160,15 +163,15 @@ def show(
             f"{label(queue)} has no dead letter {which}.",
             remedy=f"`maitred admin queue dead list {label(queue)}` shows those that it has.",
         )
-    payload = payload_of(letter.payload)
+    payload = None if letter.withheld else payload_of(letter.payload)
     if as_json:
-        carried = {"payload": payload.value, "payload_encoding": payload.encoding}
-        print_json(_summary(letter) | carried)
+        value, encoding = payload or (None, None)
+        print_json(_summary(letter) | {"payload": value, "payload_encoding": encoding})
     else:
         _print(letter, payload)
 
 
-def _print(letter: DeadLetter, payload: Encoded) -> None:
+def _print(letter: DeadLetter, payload: Encoded | None) -> None:
     from maitred.routing.gradual import format_time
 
     failure = failure_of(letter.failure)
@@ -180,9 +183,13 @@ def _print(letter: DeadLetter, payload: Encoded) -> None:
         print_fact(name, f"{format_time(moment)}, {units.ago(now - moment)}")
     if failure is not None:
         print_fact("failure", f"{failure.kind}: {failure.message}")
-    print_fact("payload", f"{units.size(letter.payload_bytes)}, {payload.encoding}")
-    click.echo()
-    click.echo(payload.text())
+    size = units.size(letter.payload_bytes)
+    if payload is None:
+        print_fact("payload", f"{size} {WITHHELD.get(letter.withheld, f'({letter.withheld})')}")
+    else:
+        print_fact("payload", f"{size}, {payload.encoding}")
+        click.echo()
+        click.echo(payload.text())
     if failure is not None and failure.traceback:
         click.echo()
         click.echo(failure.traceback.rstrip("\n"))

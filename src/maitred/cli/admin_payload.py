@@ -7,13 +7,23 @@ rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from maitred.cli.output import json_text
 from maitred.client.plain_values import plain_body
 
 if TYPE_CHECKING:
     from maitred.protocol.tasks import Failure
+
+
+WITHHELD: Final = {
+    "permission": "(needs the permission `reveal`)",
+    "size": "(too large for a list: `maitred admin task show`)",
+    "unknown": "(not shown: no worker has said which arguments are hidden)",
+    "unreadable": "(not msgpack)",
+    "forgotten": "(no longer kept)",
+}
+"""Why private data of a task is not shown, in words."""
 
 
 class Encoded(NamedTuple):

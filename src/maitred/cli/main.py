@@ -31,7 +31,7 @@ COMMANDS = {
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
     "admin": (
         "maitred.cli.admin:admin",
-        "Inspect and manage queues, queries and workers.",
+        "Inspect and manage tasks, queues, queries and workers.",
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Plan capacity, or soak, in a simulated world."),

@@ -40,7 +40,7 @@ from maitred.protocol.inspection import (
 from maitred.routing.keys import PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maitred.client.merged_tasks import After
     from maitred.client.requester import Requester
@@ -109,10 +109,13 @@ async def list_tasks(
     reveal: bool,
     most: int = 100,
     cursor: str | None = None,
+    without: Collection[int] = (),
     timeout: float | None = None,  # noqa: ASYNC109 - it travels with each request
 ) -> TaskPage:
     """Return a page of the tasks that are in one of these states and pass the filter.
 
+    A partition that does not answer takes the time of a request. It is asked once for a page;
+    `without` names those that did not answer for earlier pages, and are not asked again.
     A page is no snapshot, and neither are all pages together: a task that changes its state between
     two requests may be missed, or be listed in both states. Raises `InvalidArgument` for a cursor
     of another list, `PermissionDenied` for a filter that the user may not use, and `UnknownQueue`
@@ -128,7 +131,7 @@ async def list_tasks(
     if cursor is not None:
         state, place = _resumed(cursor, wanted)
     known = (await described(client, queue, ROOT, timeout)).counts.read
-    page = _Page(client, queue, known, tasks, most, reveal=reveal, timeout=timeout)
+    page = _Page(client, queue, known, tasks, most, reveal=reveal, without=without, timeout=timeout)
     while True:
         await (page.merge(state, place) if state in MERGED else page.follow(state, place))
         place = page.place
@@ -240,6 +243,7 @@ class _Page:
         most: int,
         *,
         reveal: bool,
+        without: Collection[int],
         timeout: float | None,
     ) -> None:
         self.place: TaskPlace | None = None
@@ -251,6 +255,8 @@ class _Page:
         self._filter = tasks
         self._most = most
         self._reveal = reveal
+        self._without = set(without)
+        """Partitions that are not asked: they have not answered before."""
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + PAGE_SECONDS
@@ -354,10 +360,11 @@ class _Page:
                     _say_why(task)
             return listed
 
-        answers = await each(places, ask)
+        answers = await each([one for one in places if one not in self._without], ask)
         for partition, silent in answers.silent.items():
             if is_refusal(silent.error):
                 raise silent.error
             if not isinstance(silent.error, UnknownQueue):
                 self._silent[partition] = silent
+                self._without.add(partition)
         return answers

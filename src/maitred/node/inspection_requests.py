@@ -20,7 +20,7 @@ from maitred.matching.task_ends import decode_ended
 from maitred.node.partitions import settle
 from maitred.node.request_table import RequestTable
 from maitred.node.task_privacy import ShownValue, TaskArguments
-from maitred.node.task_views import TaskView
+from maitred.node.task_views import LISTED_ARGUMENT_BYTES, TaskView
 from maitred.protocol.frames import Opcode
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskShown, TasksListed
 
@@ -135,6 +135,8 @@ class InspectionRequests:
             return None
         if handlers is None:
             return view.row(reveal=False)
+        if wanted.argument is None and len(sighting.task.payload) > LISTED_ARGUMENT_BYTES:
+            return view.listed(ShownValue(None, "size"), reveal=True)
         arguments = _arguments(sighting.task, handlers)
         if wanted.argument is not None and not _has(arguments, wanted):
             return None
