@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred import __version__
 from maitred.errors import PayloadTooLarge
 from maitred.node.request_table import RequestTable
-from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.vitals import LagGauge, LoadGauge, Vitals
 from maitred.protocol.access import NodeReloaded, PartState, ProcessState
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Echoed, ShardStatus, Status
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from maitred.security.authenticator import Authenticator
     from maitred.security.reload import PartReloaded, ProcessReload
     from maitred.settings import Limits
-
-
-LAG_FADES: Final = 0.9
-"""How much of the largest lag of the event loop counts a second later: a stall can be seen for some
-ten seconds, and after a minute it is forgotten."""
 
 
 class DescribedShard(Protocol):
@@ -119,8 +114,7 @@ class ShardRequests:
         self._reload_node = reload_node or self._reload_here
         self._started_at = shard.loop.time()
         self._gauge = LoadGauge(vitals, self._started_at)
-        self._lag = 0.0
-        """The largest lag of the event loop lately, in seconds."""
+        self._lag = LagGauge()
         self.requests = RequestTable(
             handlers={
                 Opcode.ECHO: self._echo,
@@ -129,10 +123,10 @@ class ShardRequests:
             }
         )
 
-    def look(self, late_seconds: float = 0.0) -> None:
-        """Measure the load; called about once a second, so much later than it was due."""
-        self._lag = max(late_seconds, self._lag * LAG_FADES)
+    def look(self, late_seconds: float) -> None:
+        """Measure the load; called about once a second, this much later than was asked for."""
         self._gauge.look(self._shard.loop.time(), self._shard.requests)
+        self._lag.look(late_seconds)
 
     def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
         if len(message.payload) > self._shard.limits.payload_bytes:
@@ -161,6 +155,7 @@ class ShardRequests:
             uptime_seconds=round(shard.loop.time() - self._started_at, 3),
             restarts=shard.place.restarts,
             load=round(self._gauge.load, 3),
+            loop_lag_seconds=round(self._lag.seconds, 6),
             memory_bytes=self._vitals.memory_bytes(),
             connections=shard.client_connections,
             requests=shard.requests,
@@ -174,7 +169,6 @@ class ShardRequests:
             certificate_expires_at=shard.reloading.expiries().get(CERTIFICATE, 0.0),
             damaged=dict(shard.damaged),
             parts=shard.statistics(),
-            loop_lag_seconds=round(self._lag, 6),
             audit={} if shard.audit is None else dict(shard.audit.counts),
         )
 

@@ -103,8 +103,7 @@ class ShardStatus(Struct, kw_only=True):
     same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`, `logins`,
     and in a cluster `links` (to shards of other nodes)."""
     loop_lag_seconds: float = 0.0
-    """How long something waited for its turn in the shard's event loop, at the most; a minute ago
-    counts for little."""
+    """How late the shard's event loop was in the last seconds, at worst; older delays fade."""
 
 
 AnyRequest = PartitionRequest | ShardRequest
