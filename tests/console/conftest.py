@@ -96,7 +96,9 @@ class Tab:
 
     def confirm(self, name: str, *, typed: str = "", reason: str = "") -> None:
         """Answer the question before an action."""
-        box = self.page.get_by_role("dialog")
+        asked = self.page.get_by_role("dialog")
+        # Another dialog may follow at once, with the progress.
+        box = self.page.get_by_role("dialog", name=asked.get_attribute("aria-label"), exact=True)
         if typed:
             box.get_by_label("to confirm").fill(typed)
         if reason:

@@ -139,7 +139,7 @@ def test_ten_thousand_queues(browser: Browser, stage: Stage) -> None:
         assert page.evaluate("document.querySelector('.scroller').scrollTop") == 0
 
 
-def act_on_a_queue(one: Tab, made: list[tuple[str, str, Any]]) -> None:
+def act_on_a_queue(one: Tab, made: list[Any]) -> None:
     one.go(QUEUE, "bank/mail")
     one.button("Pause").click()
     one.confirm("Pause", reason="the provider is down")
@@ -176,7 +176,7 @@ def act_on_a_queue(one: Tab, made: list[tuple[str, str, Any]]) -> None:
     assert made[-1][:2] == ("DELETE", "delete_queue")
 
 
-def act_on_tasks(one: Tab, made: list[tuple[str, str, Any]]) -> None:
+def act_on_tasks(one: Tab, made: list[Any]) -> None:
     page = one.page
     one.go("#/dead/bank/mail", "bank/mail")
     group = page.get_by_role("listitem").filter(has_text="ValueError")
@@ -227,7 +227,7 @@ def act_on_tasks(one: Tab, made: list[tuple[str, str, Any]]) -> None:
     page.get_by_role("region", name="Answer").first.wait_for()
 
 
-def act_on_workers_and_queries(one: Tab, made: list[tuple[str, str, Any]]) -> None:
+def act_on_workers_and_queries(one: Tab, made: list[Any]) -> None:
     one.go("#/workers", "Workers")
     one.button("Offline").first.click()
     one.confirm("Take offline")

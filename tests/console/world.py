@@ -303,7 +303,7 @@ class World:
         }[state]
         most = int(given.get("most", 100))
         start = int(given.get("cursor") or 0)
-        found = []
+        found: list[dict[str, Any]] = []
         at = start
         while at < total and len(found) < most and at - start < 50_000:
             one = self.task(namespace, queue, state, at, reveal=given.get("reveal") == "true")
@@ -744,9 +744,9 @@ def fits(task: dict[str, Any], given: dict[str, str]) -> bool:
     for name in ("worker", "error"):
         if given.get(name, "").lower() not in task[name].lower():
             return False
-    return task["by"].startswith(given.get("by", "")) and task["added_at"] >= float(
-        given.get("added_after", 0)
-    )
+    by: str = task["by"]
+    added_at: float = task["added_at"]
+    return by.startswith(given.get("by", "")) and added_at >= float(given.get("added_after", 0))
 
 
 def paged(name: str, rows: list[dict[str, Any]], given: dict[str, str]) -> dict[str, Any]:

@@ -29,6 +29,8 @@ function line(values, most, height) {
     }
     const y = height - (Math.min(value, most) / most) * height;
     text += `${open ? "L" : "M"}${(at * step).toFixed(1)} ${y.toFixed(1)}`;
+    // A point without neighbours is a dot.
+    if (!open && (values[at + 1] === null || values[at + 1] === undefined)) text += "h0";
     open = true;
   }
   return text;

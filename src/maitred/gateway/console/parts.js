@@ -179,7 +179,7 @@ export function confirm({ title, text, action, kind = "danger", fields = () => [
       h(
         "div",
         { class: "buttons" },
-        button("Cancel", { onclick: () => close() }),
+        button("Back", { onclick: () => close(), kind: "quiet" }),
         h("button", { type: "submit", class: `button ${kind}`, disabled: Boolean(typed) && retyped !== typed }, action),
       ),
     ),

@@ -185,7 +185,7 @@ export class QueuePage {
           "Remove partitions although they hold tasks",
         ),
         given.force ? h("p", { class: "note bad" }, "The tasks of the removed partitions are lost.") : null,
-        h("div", { class: "buttons" }, button("Cancel", { onclick: () => close() }), h("button", { type: "submit", class: `button ${given.force ? "danger" : "primary"}`, disabled: given.read < given.write }, "Set")),
+        h("div", { class: "buttons" }, button("Back", { onclick: () => close(), kind: "quiet" }), h("button", { type: "submit", class: `button ${given.force ? "danger" : "primary"}`, disabled: given.read < given.write }, "Set")),
       ),
     );
     if (done) await this.change(() => post(path([...this.where, "partitions"]), given), `${this.title} has ${given.write} partitions to write to, ${given.read} to read.`);
@@ -210,7 +210,7 @@ export class QueuePage {
           "div",
           { class: "buttons" },
           found.source === "live" ? button("Back to the settings file", { onclick: () => close("unset") }) : null,
-          button("Cancel", { onclick: () => close() }),
+          button("Back", { onclick: () => close(), kind: "quiet" }),
           h("button", { type: "submit", class: "button primary" }, "Set"),
         ),
       );
