@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.vitals import LagGauge, LoadGauge, Vitals
 
 
 def test_this_process() -> None:
@@ -37,3 +37,16 @@ def test_two_looks_at_once_change_nothing() -> None:
     gauge.look(5.0, count=1000)
     gauge.look(4.0, count=1000)
     assert (gauge.load, gauge.per_second) == (0.0, 0.0)
+
+
+def test_a_late_loop_is_told_for_some_seconds() -> None:
+    gauge = LagGauge()
+    gauge.look(0.5)
+    assert gauge.seconds == 0.5
+    gauge.look(0.001)
+    assert gauge.seconds == pytest.approx(0.4)
+    for _ in range(20):
+        gauge.look(0.001)
+    assert 0.001 <= gauge.seconds < 0.01
+    gauge.look(-1.0)
+    assert gauge.seconds >= 0.0

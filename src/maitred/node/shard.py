@@ -409,8 +409,9 @@ class Shard(RequestPlacement):
         shortest = min(limits.handshake_seconds, limits.frame_seconds, limits.idle_seconds)
         interval = min(SWEEP_SECONDS, shortest / 4)
         while True:
+            due = self.loop.time() + interval
             await asyncio.sleep(interval)
-            self._guarded(self.own_requests.look)
+            self._guarded(self.own_requests.look, self.loop.time() - due)
             self._guarded(self._refusals.look, self.loop.time())
             self._guarded(self._look_at_files)
             self._guarded(self._peers.look, self.loop.time())

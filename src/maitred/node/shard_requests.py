@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from maitred import __version__
 from maitred.errors import PayloadTooLarge
 from maitred.node.request_table import RequestTable
-from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.vitals import LagGauge, LoadGauge, Vitals
 from maitred.protocol.access import NodeReloaded, PartState, ProcessState
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Echoed, ShardStatus, Status
@@ -114,6 +114,7 @@ class ShardRequests:
         self._reload_node = reload_node or self._reload_here
         self._started_at = shard.loop.time()
         self._gauge = LoadGauge(vitals, self._started_at)
+        self._lag = LagGauge()
         self.requests = RequestTable(
             handlers={
                 Opcode.ECHO: self._echo,
@@ -122,9 +123,10 @@ class ShardRequests:
             }
         )
 
-    def look(self) -> None:
-        """Measure the load; called about once a second."""
+    def look(self, late_seconds: float) -> None:
+        """Measure the load; called about once a second, this much later than was asked for."""
         self._gauge.look(self._shard.loop.time(), self._shard.requests)
+        self._lag.look(late_seconds)
 
     def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
         if len(message.payload) > self._shard.limits.payload_bytes:
@@ -153,6 +155,7 @@ class ShardRequests:
             uptime_seconds=round(shard.loop.time() - self._started_at, 3),
             restarts=shard.place.restarts,
             load=round(self._gauge.load, 3),
+            loop_lag_seconds=round(self._lag.seconds, 6),
             memory_bytes=self._vitals.memory_bytes(),
             connections=shard.client_connections,
             requests=shard.requests,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maitred.monitor.process_vitals import memory_bytes
 
@@ -54,3 +54,18 @@ class LoadGauge:
         self.load = (self.load + (cpu - self._seen_cpu) / seconds) / 2
         self.per_second = (self.per_second + (count - self._seen_count) / seconds) / 2
         self._seen_at, self._seen_cpu, self._seen_count = now, cpu, count
+
+
+FADES: Final = 0.8
+"""What is left of a delay of the loop after another look: a tenth after ten seconds."""
+
+
+class LagGauge:
+    """How late the event loop was at its worst, in the last seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def look(self, late_seconds: float) -> None:
+        """Take by how much a timer was late; called about once a second."""
+        self.seconds = max(late_seconds, self.seconds * FADES, 0.0)
