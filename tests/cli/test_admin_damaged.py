@@ -10,9 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from maitred.cli import admin_damaged
 from maitred.cli.admin_names import RowId
 from maitred.cli.main import cli
-from maitred.errors import InvalidArgument, MaitredError
+from maitred.errors import InvalidArgument, MaitredError, PermissionDenied
+from maitred.protocol.tasks import DamagedRow
 from tests.node.in_process import in_a_loop
 from tests.node.test_damaged_rows import flip, settled, three_segments
 from tests.node.test_task_faults import Stage, stage
@@ -83,3 +85,26 @@ def test_what_is_no_id(text: str) -> None:
     with pytest.raises(InvalidArgument, match="no damaged row's id"):
         RowId.parse(text)
     assert str(RowId.parse("3/42/later")) == "3/42/later"
+
+
+def test_a_body_that_the_user_may_not_see_is_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node leaves it out of its answer; the store can read it all the same."""
+    row = DamagedRow(
+        partition=0,
+        kind="dead",
+        first=5,
+        last=5,
+        tasks=0,
+        noticed_at=1.0,
+        reason="Its checksum is wrong.",
+        body_bytes=40,
+        body=b"",
+    )
+    monkeypatch.setattr(admin_damaged, "_row", lambda *_: row)
+    target = tmp_path / "row"
+    command = ["admin", "queue", "damaged", "export", QUEUE, "0/5/dead", "--to", str(target)]
+    done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert isinstance(done.exception, PermissionDenied)
+    assert not target.exists()

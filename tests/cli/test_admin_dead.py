@@ -190,6 +190,24 @@ def test_ids_with_very_many_digits() -> None:
             LetterId.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("withheld", "said"),
+    [
+        ("permission", "(needs the permission `reveal`)"),
+        ("unknown", "(not shown: no worker has said which arguments are hidden)"),
+        ("a newer reason", "(a newer reason)"),
+    ],
+)
+def test_a_payload_that_is_not_shown(
+    node: CannedNode, queue: CannedQueue, withheld: str, said: str
+) -> None:
+    queue.dead[0][0] = letter(0, 0, payload=b"", payload_bytes=40, withheld=withheld)
+    done = dead(node, "show", ALL[0])
+    assert f"payload     40 B {said}\n" in done.stdout
+    told = dead_json(node, "show", ALL[0])
+    assert (told["payload"], told["payload_encoding"], told["withheld"]) == (None, None, withheld)
+
+
 # retry and drop
 
 
