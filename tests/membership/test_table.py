@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from maitred.errors import CannotStart, InternalError
+from maitred.errors import CannotStart, InternalError, StoreUnavailable
+from maitred.membership.table import MEMBER_SECONDS
 from maitred.membership.view import MemberState
+from maitred.simulation.member_table import SimulatedMembers, SimulatedMemberTable
+from maitred.simulation.store import SimulatedDisk
+from maitred.simulation.world import World
 from tests.membership.observing import member
 from tests.membership.tables import PostgresTables, SimulatedTables
 from tests.store.engines import awaited
@@ -307,3 +311,21 @@ async def test_of_many_changes_at_once_each_has_its_own_version(tables: TableEng
         )
         assert len({state.view.version for state in found}) == 4
         assert len((await handles[0].read()).view.members) == 4
+
+
+def test_a_simulated_database_that_does_not_answer_in_time_fails_the_call() -> None:
+    """As PostgreSQL's table does: a node that starts asks for the secret without a limit of its
+    own."""
+    with World(1) as world:
+        disk = SimulatedDisk(world.random("disk"))
+        table = SimulatedMemberTable(SimulatedMembers("maitred", world.random("members")), disk)
+
+        async def scenario() -> None:
+            disk.slow_for(0.1, 1_000_000.0)
+            with pytest.raises(StoreUnavailable, match="did not answer in time"):
+                await table.read()
+            assert world.loop.now == pytest.approx(MEMBER_SECONDS)
+            assert (await table.read()).view.members == ()
+            await table.close()
+
+        world.run(scenario())

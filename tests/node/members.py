@@ -24,6 +24,7 @@ from maitred.settings import Node, Queue
 from maitred.simulation.soak import LIMITS
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from maitred.simulation.world import World
+from maitred.store.interface import COMMAND_SECONDS
 from tests.node.in_process import RecordedLog
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class TownShard(Shard):
         super().__init__(
             place, town.settings, host.surroundings, self.recorded, vitals=Vitals.none()
         )
-        self.store = SimulatedStore(town.disk, f"{member.id}/{number}")
+        owner = f"{member.id}/{number}"
+        self.store = SimulatedStore(town.disk, owner, answer_seconds=COMMAND_SECONDS)
         self.partitions: Partitions = self.keep_tasks(self.store)
 
     @property

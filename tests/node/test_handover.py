@@ -34,7 +34,7 @@ from maitred.protocol.tasks import (
 )
 from maitred.settings import QuerySettings, Scaling
 from maitred.simulation.hosts import EPOCH_SECONDS
-from maitred.store.interface import Acquisition
+from maitred.store.interface import COMMAND_SECONDS, Acquisition
 from tests.node.members import Town, in_town
 
 if TYPE_CHECKING:
@@ -345,6 +345,20 @@ def test_a_renewed_lease_is_not_enough_while_the_store_cannot_confirm_the_owner(
         await asyncio.sleep(2.0)
         assert not waiting.done()
         await town.until(waiting.done)
+        (given,) = waiting.result().tasks
+        assert given.payload == b"stored"
+
+    in_town(main)
+
+
+def test_a_comparison_that_the_store_never_answers_does_not_withhold_a_partition_for_ever() -> None:
+    async def main(town: Town) -> None:
+        _, old, waiting = await withheld(town)
+        town.disk.slow_for(0.3, 1_000_000.0)  # the comparison begins now, and takes minutes
+        old.lasts = True
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await town.until(waiting.done, COMMAND_SECONDS + 1.0)
         (given,) = waiting.result().tasks
         assert given.payload == b"stored"
 

@@ -11,7 +11,7 @@ from msgspec import msgpack
 from maitred.client import task_lists
 from maitred.client.task_changes import ChangeStep, change_matching, change_tasks
 from maitred.client.task_lists import EVERY_STATE, TaskPage, list_tasks, show_task
-from maitred.errors import InvalidArgument, UnknownQueue, UnknownTask
+from maitred.errors import InvalidArgument, PermissionDenied, UnknownQueue, UnknownTask
 from maitred.matching.records import Terms
 from maitred.protocol.inspection import ArgumentFilter, TaskFilter
 from maitred.protocol.tasks import (
@@ -27,8 +27,11 @@ from maitred.protocol.tasks import (
     Resize,
 )
 from maitred.routing.names import QueueId
+from maitred.settings import User
 from tests.node.in_process import in_a_loop
+from tests.node.querying import stage
 from tests.node.shops import shop
+from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.inspection import ListedState, ListedTask
     from maitred.protocol.tasks import Given
+    from maitred.settings import Permission
     from tests.store.engines import Engine
 
 SECONDS = 30.0
@@ -243,6 +247,55 @@ async def test_named_tasks(tmp_path: Path, engine: Engine) -> None:
             (2, 5): "unknown",
             (9, 5): "unknown",
         }
+
+
+@in_a_loop
+async def test_each_user_sees_and_does_what_is_permitted(tmp_path: Path) -> None:
+    granted: dict[str, list[Permission]] = {
+        "producer": ["produce"],
+        "looker": ["read"],
+        "insider": ["read", "reveal"],
+        "operator": ["operate"],
+    }
+    users = {
+        name: User(secret=cheaply("secret"), permissions={"*": permissions})
+        for name, permissions in granted.items()
+    }
+    async with stage(tmp_path, users=users) as here:
+        producer = await here.client("producer", "secret")
+        looker = await here.client("looker", "secret")
+        insider = await here.client("insider", "secret")
+        operator = await here.client("operator", "secret")
+        queue = QueueId("n", here.queue, 1)
+        payload = msgpack.encode(["a@example.org"])
+        await producer.request(Add(*queue, 0, 0, 1, [payload], terms=KEPT), SECONDS)
+
+        (page, private) = [
+            await list_tasks(client, queue, reveal=True) for client in (looker, insider)
+        ]
+        (one,) = page.tasks
+        assert (one.arguments, one.withheld) == (None, "permission")
+        assert one.by.startswith("producer@127.0.0.1")
+        assert private.tasks[0].arguments == payload
+        shown = await show_task(looker, queue, 0, one.sequence, reveal=True)
+        assert (shown.task.arguments, shown.task.withheld) == (None, "permission")
+        shown = await show_task(insider, queue, 0, one.sequence, reveal=True)
+        assert shown.task.arguments == payload
+
+        wanted = TaskFilter(argument=ArgumentFilter("0", msgpack.encode("a@example.org")))
+        (found,) = (await list_tasks(insider, queue, tasks=wanted, reveal=True)).tasks
+        assert found.sequence == one.sequence
+        with pytest.raises(PermissionDenied, match="reveal"):
+            await list_tasks(looker, queue, tasks=wanted, reveal=True)
+        with pytest.raises(PermissionDenied, match="read"):
+            await list_tasks(producer, queue, reveal=True)
+        for client in (looker, insider, producer):
+            with pytest.raises(PermissionDenied):
+                await change_tasks(client, queue, "cancel", [(0, one.sequence)])
+            with pytest.raises(PermissionDenied):
+                await change_matching(client, queue, "cancel", reveal=True)
+        step = await change_matching(operator, queue, "cancel", reveal=True)
+        assert step.changed.done == [(0, one.sequence)]
 
 
 @in_a_loop

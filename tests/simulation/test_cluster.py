@@ -59,7 +59,10 @@ QUERY_SEEDS: dict[str, tuple[int, ...]] = {
     "frozen": (0,),
     "cuts": (0,),
     "database": (0,),
-    "storm": (0,),
+    "storm": (
+        0,
+        502105,  # A partition was withheld until the database answered a read, after 46 s.
+    ),
     "relayed": (
         100,  # A relayed query was sent to the new owner of its partition while a worker ran it.
     ),

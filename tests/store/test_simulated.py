@@ -13,6 +13,7 @@ from maitred.matching.records import Changes
 from maitred.simulation.store import DiskFaults, SimulatedDisk, SimulatedStore
 from maitred.simulation.world import World
 from maitred.store.fences import UNDONE_RANGES
+from maitred.store.interface import COMMAND_SECONDS
 from tests.store.samples import ANY_SIZE, KEY, OTHER, acquire, segment, write
 
 if TYPE_CHECKING:
@@ -199,6 +200,56 @@ def test_a_slow_disk_takes_longer() -> None:
         await asyncio.sleep(1.0)
         await acquire(store, KEY)
         assert loop.time() == pytest.approx(2.04)
+
+    in_a_world(scenario())
+
+
+def test_a_database_that_does_not_answer_in_time_fails_the_call_and_may_write_later() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SimulatedDisk(Random(1), DiskFaults(delay_min_seconds=0.01, delay_max_seconds=0.01))
+        store = SimulatedStore(disk, "a/1", answer_seconds=COMMAND_SECONDS)
+        range_id = (await acquire(store, KEY)).range_id
+        slowness = 2 * COMMAND_SECONDS / 0.01
+        began = loop.time()
+        disk.slow_for(0.1, slowness)
+        reading = asyncio.ensure_future(store.partitions())
+        writing = asyncio.ensure_future(write(store, KEY, range_id, backlog=7))
+        with pytest.raises(StoreUnavailable, match="did not answer in time"):
+            await reading
+        with pytest.raises(OutcomeUnknown, match="did not answer in time"):
+            await writing
+        assert loop.time() == pytest.approx(began + COMMAND_SECONDS)
+        assert disk.contents.all()[KEY].backlog == 0
+        assert await store.partitions() == [KEY]  # it waits for no earlier call
+        await store.close()
+        assert loop.time() == pytest.approx(began + COMMAND_SECONDS + 0.02)
+        await asyncio.sleep(COMMAND_SECONDS)
+        assert disk.contents.all()[KEY].backlog == 7
+
+    in_a_world(scenario())
+
+
+def test_a_write_whose_answer_is_late_is_done_in_time() -> None:
+    async def scenario() -> None:
+        disk = SimulatedDisk(Random(1), DiskFaults(delay_min_seconds=0.01, delay_max_seconds=0.01))
+        store = SimulatedStore(disk, "a/1", answer_seconds=COMMAND_SECONDS)
+        range_id = (await acquire(store, KEY)).range_id
+        disk.slow_for(0.1, 0.75 * COMMAND_SECONDS / 0.01)
+        with pytest.raises(OutcomeUnknown, match="did not answer in time"):
+            await write(store, KEY, range_id, backlog=7)
+        assert disk.contents.all()[KEY].backlog == 7
+
+    in_a_world(scenario())
+
+
+def test_a_call_to_a_disk_of_its_own_waits_for_as_long_as_the_disk_takes() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SimulatedDisk(Random(1), DiskFaults(delay_min_seconds=0.01, delay_max_seconds=0.01))
+        disk.slow_for(0.1, 2 * COMMAND_SECONDS / 0.01)
+        assert await SimulatedStore(disk).partitions() == []
+        assert loop.time() == pytest.approx(4 * COMMAND_SECONDS)
 
     in_a_world(scenario())
 

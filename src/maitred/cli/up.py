@@ -195,6 +195,11 @@ def _http(running: StartedNode, settings: Node) -> str | None:
     return f"{scheme}://{_bracketed(host)}:{running.http_port}"
 
 
+def _console(running: StartedNode, settings: Node) -> str | None:
+    http_api = _http(running, settings)
+    return f"{http_api}/console" if http_api is not None and settings.gateway.console else None
+
+
 def _monitor(running: StartedNode) -> str | None:
     if not running.monitor_port:
         return None
@@ -211,6 +216,7 @@ def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
         "port": running.port,
         "source_port": running.source_port or None,
         "http": _http(running, settings),
+        "console": _console(running, settings),
         "gateway_pid": running.gateway_pid or None,
         "monitor": _monitor(running),
         "shards": [
@@ -265,11 +271,12 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
     none = "the gateway does not reach the node: see the log" if running.gateway_pid else "off"
-    click.echo(f"http     {_http(running, settings) or none}")
+    http_api = _http(running, settings)
+    click.echo(f"http     {http_api or none}")
+    click.echo(f"console  {_console(running, settings) or 'off'}")
     click.echo(f"monitor  {_monitor(running) or 'off'}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
-    http_api = _http(running, settings)
     _print_next_steps(_url(running, settings), http_api, settings, with_example=with_example)
 
 

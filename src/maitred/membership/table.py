@@ -53,8 +53,9 @@ class Beats(NamedTuple):
 
 class MembershipTable(Protocol):
     """The table of one cluster. Methods raise `StoreUnavailable` while the database is away, and
-    `OutcomeUnknown` if a change may or may not have been made. A call may be cancelled: its caller
-    then does not know the outcome either. `MemberAgent` makes one call at a time."""
+    `OutcomeUnknown` if a change may or may not have been made; also when the database has not
+    answered a statement for `MEMBER_SECONDS`. A call may be cancelled: its caller then does not
+    know the outcome either. `MemberAgent` makes one call at a time."""
 
     async def secret(self) -> bytes:
         """Return the cluster's secret, 32 random bytes that the first node creates."""
@@ -92,6 +93,9 @@ class MembershipTable(Protocol):
     async def close(self) -> None:
         """Close the connection to the database."""
 
+
+MEMBER_SECONDS: Final = 5.0
+"""How long to wait for the answer to any statement but a heartbeat."""
 
 VOTE_SECONDS = 120.0
 """How long a vote counts. An observer that accused a member long ago may have been the one with the

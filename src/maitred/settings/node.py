@@ -138,6 +138,15 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     although the gateway has another host name: behind a proxy that changes Host. Others are
     refused, since a browser may add credentials by itself."""
 
+    console: Advanced[bool] = True
+    """Whether the gateway serves the web console at `/console`, with its logins and its streams.
+    The HTTP API behind it, with which the same can be seen and done, is served without it, too."""
+
+    session_seconds: Advanced[Seconds] = 3600.0
+    """How long a login of the console lasts that is not used; an open page in sight uses it. After
+    an hour, a computer that somebody left is no longer logged in; over lunch one has to log in
+    again."""
+
     open_metrics: bool = True
     """Whether `/metrics` needs no user. Otherwise it needs the permission `observe`."""
 

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from maitred.errors import CannotStart, InternalError, OutcomeUnknown, StoreUnavailable
-from maitred.membership.table import TIMELINE_VERSIONS, VOTE_SECONDS, Beats, TableState, Vote
+from maitred.membership.table import (
+    MEMBER_SECONDS,
+    TIMELINE_VERSIONS,
+    VOTE_SECONDS,
+    Beats,
+    TableState,
+    Vote,
+)
 from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
 from maitred.simulation.hosts import EPOCH_SECONDS
 from maitred.simulation.store import SimulatedStore
@@ -231,7 +238,7 @@ class SimulatedMemberTable:
         self.members = members
         self.lost_notification_probability = lost_notification_probability
         """The probability that a process is not told of a change, without any sign of it."""
-        self._store = SimulatedStore(disk)
+        self._store = SimulatedStore(disk, answer_seconds=MEMBER_SECONDS)
         self._cut_until = 0.0
         self._told: Callable[[], None] | None = None
         self._context = contextvars.Context()

@@ -10,6 +10,9 @@ process that is killed has commits that never arrived, and others that arrived t
 told. Some arrive after its death: a database finishes what it was sent. By then another
 process may own the partition, and the range id has to keep the dead one out.
 
+A call to a database fails when it has had no answer for a while, as calls of the PostgreSQL engine
+do; its write may arrive later. A call to a node's own disk waits for as long as the disk takes.
+
 Overlapping calls overtake each other, as they do on several connections to a database.
 """
 
@@ -19,6 +22,7 @@ import asyncio
 import contextvars
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
@@ -158,10 +162,15 @@ def _asking(
 class SimulatedStore:
     """The handle of one process to a `SimulatedDisk`; implements `Store`."""
 
-    def __init__(self, disk: SimulatedDisk, owner: str = "") -> None:
+    def __init__(
+        self, disk: SimulatedDisk, owner: str = "", *, answer_seconds: float = inf
+    ) -> None:
+        """`answer_seconds` is how long a call waits for its answer before it fails; infinite for a
+        disk of the node's own."""
         self.disk = disk
         self.owner = owner
         """The name with which the process acquires partitions; empty for range ids alone."""
+        self._answer_seconds = answer_seconds
         self._fences = Fences()
         self._timeline = disk.contents.timeline
         self._may_have_lost: Callable[[], None] | None = None
@@ -274,10 +283,18 @@ class SimulatedStore:
             await asyncio.sleep(disk.random.random() * HANG_SECONDS)
             raise StoreUnavailable("The store cannot be reached.")
         there, back = disk.delay(loop.time()), disk.delay(loop.time())
+        is_late = there + back > self._answer_seconds
 
         def arrive() -> None:
             outcome = self._outcome(action, loop.time(), writes=writes, commit=commit)
-            loop.call_later(back, settle, outcome)
+            if not is_late:
+                loop.call_later(back, settle, outcome)
+
+        def give_up() -> None:
+            self._left()
+            if not answer.done():
+                answer.set_exception(_not_answered(commit=commit))
+                answer.exception()
 
         def settle(outcome: _Result | MaitredError) -> None:
             self._left()
@@ -296,6 +313,8 @@ class SimulatedStore:
         # Nothing of a dead process runs, unless it runs in the context of no process.
         posthumous = writes and disk.random.random() < disk.faults.posthumous_probability
         loop.call_later(there, arrive, context=contextvars.Context() if posthumous else None)
+        if is_late:
+            loop.call_later(self._answer_seconds, give_up)
         self._under_way += 1
         return await answer
 
@@ -327,3 +346,9 @@ class SimulatedStore:
         self._under_way -= 1
         if not self._under_way and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+
+def _not_answered(*, commit: bool) -> MaitredError:
+    """Return the error of a call that had no answer in time."""
+    text = "The store did not answer in time."
+    return OutcomeUnknown(text) if commit else StoreUnavailable(text)

@@ -18,6 +18,11 @@ several SQLite files take several transactions, and the disk can fill up between
 (`PartlyWritten`, which is an `OutcomeUnknown` too, for callers that need not distinguish).
 
 All methods raise `StoreUnavailable` (or `StoreFull`) if the store fails now but may succeed later.
+An engine with a server raises it, or `OutcomeUnknown` for a commit, when the server has not
+answered a statement for `COMMAND_SECONDS`. The shards of a cluster rely on this limit: each has one
+commit and one load in progress at a time, and after a lapse of its lease one comparison of its
+partitions.
+
 A row whose body the engine cannot read comes back with an empty body, if its key can be read. The
 partition sets it aside (`Changes.damaged`); from that commit on the row is in no answer but that of
 `damaged`.
@@ -55,6 +60,10 @@ if TYPE_CHECKING:
 
 SIGNING_KEY_BYTES: Final = 32
 """The length of a store's signing key in bytes."""
+
+COMMAND_SECONDS: Final = 10.0
+"""How long an engine with a server waits for the answer to one statement. The server itself gives
+up a little earlier, so that it is known that nothing was done."""
 
 
 class QueueQuota(NamedTuple):

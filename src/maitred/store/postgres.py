@@ -34,6 +34,7 @@ from maitred.matching.records import (
 from maitred.store.damaged_rows import damaged_of, head_of, is_in_place, without_deletions
 from maitred.store.fences import Fence, Fences, ServerTimeline
 from maitred.store.interface import (
+    COMMAND_SECONDS,
     SIGNING_KEY_BYTES,
     Document,
     EmptyPartition,
@@ -63,10 +64,6 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 5.0
 """How long to wait for a connection of the pool, including opening a new one."""
-
-COMMAND_SECONDS: Final = 10.0
-"""How long to wait for the answer to one statement. The server itself gives up a little earlier, so
-that it is known that nothing was done."""
 
 _STATEMENTS: Final = statements("postgres")
 _REFUSALS: Final = {

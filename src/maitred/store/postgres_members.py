@@ -25,7 +25,7 @@ from maitred.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
-from maitred.membership.table import VOTE_SECONDS, Beats, TableState, Vote
+from maitred.membership.table import MEMBER_SECONDS, VOTE_SECONDS, Beats, TableState, Vote
 from maitred.membership.view import MEMBER_TABLE, ClusterMember, ClusterView, MemberState
 from maitred.store.placement_terms import joined_terms
 from maitred.store.postgres_errors import translated, translated_at_start
@@ -49,9 +49,6 @@ SECRET_BYTES: Final = 32
 BEAT_SECONDS: Final = 2.0
 """How long to wait for the confirmation of a heartbeat. Two fit into the lease of 5 s, with a beat
 each second."""
-
-MEMBER_SECONDS: Final = 5.0
-"""How long to wait for the answer to any other statement."""
 
 MEMBER_CONNECT_SECONDS: Final = 3.0
 """How long to wait for a new connection."""

@@ -47,6 +47,9 @@ class CallerState(Struct):
     node: str
     """The address of the node that the gateway uses."""
     with_users: bool
+    csrf: str
+    """What requests with a session's cookie that change something have to carry in the header
+    Maitred-Csrf; empty: the request had no such cookie."""
 
 
 # Queues

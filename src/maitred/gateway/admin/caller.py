@@ -19,6 +19,8 @@ class AdminCaller(NamedTuple):
     """None: the gateway has no users, and every caller may do anything."""
     source: str = ""
     """The address that the request comes from, for the audit log."""
+    csrf: str = ""
+    """The mark of the caller's session of the console; empty without one."""
 
     @property
     def user(self) -> str:

@@ -42,6 +42,7 @@ class NodeViews:
             release=__version__,
             node=self._gateway.requester().nodes()[0].address,
             with_users=self._gateway.guard.required,
+            csrf=caller.csrf,
         )
 
     async def nodes(self, _caller: AdminCaller, _params: Mapping[str, Any]) -> NodesState:

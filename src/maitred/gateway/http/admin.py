@@ -128,4 +128,4 @@ class AdminRoutes:
 
 def caller_of(connection: HttpConnection, request: HttpRequest) -> AdminCaller:
     """Return who sent a request."""
-    return AdminCaller(request.identity, str(connection.source))
+    return AdminCaller(request.identity, str(connection.source), request.csrf)

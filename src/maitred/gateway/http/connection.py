@@ -19,12 +19,12 @@ from maitred.errors import (
     TooSlow,
     Unauthenticated,
 )
-from maitred.gateway.http.admission import credentials
 from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
 from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader, ReaderListener
 from maitred.gateway.http.request import HttpRequest
+from maitred.gateway.http.sessions import CSRF_HEADER
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source
 
@@ -82,8 +82,9 @@ class ConnectionListener(ReaderListener, Protocol):
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer a request, now or later; raise nothing."""
 
-    def certified(self, connection: HttpConnection) -> Identity | None:
-        """Return the user to whom the connection's client certificate is mapped, or None."""
+    def still_known(self, connection: HttpConnection, request: HttpRequest) -> bool:
+        """Whether the credentials of a request in progress are valid, as far as that is known
+        without verifying them again."""
 
     async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Verify the credentials of a request, and set its identity; raise if they are wrong."""
@@ -418,7 +419,8 @@ class HttpConnection(HttpReader):
         if form.name == "events":
             form = AS_JSON
         body = form.value(told(problem, tracebacks=self.listener.settings.tracebacks))
-        extra += extra_headers(problem)
+        if not isinstance(problem, Unauthenticated) or CSRF_HEADER not in request.headers:
+            extra += extra_headers(problem)  # otherwise the browser would ask for Basic credentials
         self.answer(request, status_of(problem), form.content_type, body, extra)
 
     def begin_stream(self, request: HttpRequest, content_type: bytes, extra: bytes) -> None:
@@ -542,12 +544,7 @@ class HttpConnection(HttpReader):
         current = self._current
         if current is None or current.identity is None or current.identity.until == inf:
             return
-        header = current.headers.get(b"authorization")
-        if header is None:
-            known = self.listener.certified(self)
-        else:
-            known = self.listener.guard.authenticator.remembered(*credentials(header))
-        if known is None and current is not self._verified_again:
+        if not self.listener.still_known(self, current) and current is not self._verified_again:
             self._verified_again = current
             self.listener.spawn(self._verify_again(current))
 

@@ -28,12 +28,15 @@ from maitred.gateway.http.admission import BROWSER, check_browser, check_host, c
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
 from maitred.gateway.http.connection import HttpConnection
+from maitred.gateway.http.console import ConsoleFiles
 from maitred.gateway.http.formats import is_msgpack
+from maitred.gateway.http.live import LiveRoutes
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import may_have, parsed
 from maitred.gateway.http.queries import QueryRoutes
-from maitred.gateway.http.routes import ROUTES, Found, HttpRoute, Routes
+from maitred.gateway.http.routes import EVERY_ROUTE, ROUTES, Found, HttpRoute, Routes
+from maitred.gateway.http.session_routes import SessionRoutes, check_login
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import TaskRoutes
 from maitred.logs import OccasionalWarning
@@ -109,8 +112,6 @@ class HttpListener:
         self._users_seen = 1
         """The generation of the users for which all requests in progress were last checked."""
         self._server: asyncio.Server | None = None
-        self._routes = Routes()
-        self._known_routes = self._routes.remembered
         self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._for_here_only = True
@@ -140,6 +141,16 @@ class HttpListener:
             for one in self.budgets.all()
         }
         self.limits = limits(settings)
+        self._table = EVERY_ROUTE if settings.console else ROUTES
+        self._routes = Routes(self._table)
+        self._known_routes = self._routes.remembered
+        self.logins = SessionRoutes(
+            self.guard,
+            self.loop,
+            gateway.surroundings.secret,
+            idle_seconds=settings.session_seconds,
+            tls=self._tls is not None,
+        )
         self._for_here_only = not self.guard.required and is_loopback(settings.host)
         self._origins = frozenset(origin.lower().encode() for origin in settings.origins)
         self.needs_user = self._pages_of_users()
@@ -147,6 +158,8 @@ class HttpListener:
         self._ignores_credentials = not self.guard.required
         """Whether to log, once, that credentials are ignored because there are no users."""
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(gateway), Pages(self)
+        admin, console = AdminRoutes(gateway), ConsoleFiles()
+        self._live = LiveRoutes(self, admin.views)
         self._handlers = {
             "query": queries.query,
             "cancel_query": queries.cancel_query,
@@ -158,7 +171,12 @@ class HttpListener:
             "ready": pages.ready,
             "metrics_page": pages.metrics_page,
             "document": pages.document,
-            **AdminRoutes(gateway).handlers,
+            **admin.handlers,
+            "console": console.leading,
+            "console_file": console.file,
+            "open_session": self.logins.open,
+            "close_session": self.logins.close,
+            "live": self._live.live,
         }
         self._look_at_date()
 
@@ -180,6 +198,7 @@ class HttpListener:
             raise cannot_listen(settings.host, port, problem) from problem
         self.spawn(self._sweep())
         bound = self._server.sockets[0].getsockname()
+        self.logins.listens(bound[1])
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         return f"{'https' if self._tls else 'http'}://{host}:{bound[1]}"
 
@@ -203,6 +222,7 @@ class HttpListener:
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and finish those in progress; return False if some were cut off."""
         self.draining = True
+        self._live.stop()
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -275,7 +295,7 @@ class HttpListener:
         Return whether the body is needed; None if `admit_later` has to authenticate the caller
         first. A complete request is checked again: users can change meanwhile.
         """
-        found = self._find(request)
+        found = self.find(request)
         if found.route.handler in self.needs_user:
             request.identity = self._known(connection, request)
             if request.identity is None:
@@ -285,18 +305,21 @@ class HttpListener:
     async def admit_later(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """Verify the credentials, then do the same as `admit`."""
         await self.verify(connection, request)
-        return self._admit(request, self._find(request))
+        return self._admit(request, self.find(request))
 
     def _admit(self, request: HttpRequest, found: Found) -> bool:
         route = found.route
-        self._check(request, route, found.values)
+        self.check_permission(request, route, found.values)
+        if route.handler == "open_session":
+            check_login(request)
         if route.body:
             headers = request.headers
             # A chunked body may turn out to be empty, and then it need not be declared.
             is_msgpack(headers.get(b"content-type"), headers.get(b"content-length", b""))
         return route.body
 
-    def _find(self, request: HttpRequest) -> Found:
+    def find(self, request: HttpRequest) -> Found:
+        """Return the route of a request, and parse its parameters."""
         path, query = request.target, b""
         found = self._known_routes.get((request.method, path))
         if found is None:
@@ -317,7 +340,7 @@ class HttpListener:
         try:
             if request.refusal is not None:
                 raise request.refusal  # noqa: TRY301 - answered like all other errors
-            route, values = self._find(request)
+            route, values = self.find(request)
             name = route.handler
             if self._ignores_credentials and b"authorization" in request.headers:
                 self._ignores_credentials = False  # told once
@@ -334,7 +357,7 @@ class HttpListener:
                 if permission and not (
                     values and identity.permissions.allows(values[0], permission)
                 ):
-                    self._check(request, route, values)
+                    self.check_permission(request, route, values)
             later = self._handlers[name](connection, request, *values)
             if later is not None:
                 self._start(connection, request, later)
@@ -342,7 +365,7 @@ class HttpListener:
             self.fail(connection, request, problem)
 
     @staticmethod
-    def _check(request: HttpRequest, route: HttpRoute, values: tuple[Any, ...]) -> None:
+    def check_permission(request: HttpRequest, route: HttpRoute, values: tuple[Any, ...]) -> None:
         """Raise unless the user has the route's permission; the query table's handlers do more."""
         permission = route.permission
         if permission is not None and request.identity is not None:
@@ -357,7 +380,7 @@ class HttpListener:
         closed = {"metrics_page"} if not self.settings.open_metrics else set()
         closed |= {"document"} if not self.settings.open_document else set()
         return frozenset(
-            route.handler for route in ROUTES if not route.is_open or route.handler in closed
+            route.handler for route in self._table if not route.is_open or route.handler in closed
         )
 
     def typed(self, request: HttpRequest, problem: BaseException) -> MaitredError:
@@ -406,7 +429,9 @@ class HttpListener:
         try:
             await work
         except MaitredError as problem:
-            self.fail(connection, request, behind_us(problem))
+            # Only a login refuses the caller itself at this point; else it is the node, us.
+            is_login = request.route == "open_session"
+            self.fail(connection, request, problem if is_login else behind_us(problem))
         except Exception as problem:  # noqa: BLE001 - likewise
             self.fail(connection, request, problem)
 
@@ -448,6 +473,10 @@ class HttpListener:
         generation = self.guard.users.generation
         if before is not None and before[0] == header and before[1] == generation:
             return before[2]
+        session = self.logins.of(request) if header is None else None
+        if session is not None:
+            request.csrf = session.csrf
+            return self.logins.known(session)
         identity = self.certified(connection) if header is None else None
         if identity is None:
             identity = self.guard.authenticator.remembered(*credentials(header))
@@ -472,6 +501,24 @@ class HttpListener:
         now = self.gateway.surroundings.wall_clock()
         return self.guard.authenticator.certified(shown, now)
 
+    def still_known(self, connection: HttpConnection, request: HttpRequest) -> bool:
+        """Whether the credentials of a request in progress are valid, as far as that is known
+        without verifying them again."""
+        header = request.headers.get(b"authorization")
+        if header is not None:
+            return self.guard.authenticator.remembered(*credentials(header)) is not None
+        try:
+            return self._known(connection, request) is not None
+        except MaitredError:
+            return False  # verifying says why
+
+    async def identify(self, connection: HttpConnection, request: HttpRequest) -> None:
+        """Set the identity of a request in progress anew; raise if its user is no longer valid."""
+        if self.guard.required:
+            request.identity = self._known(connection, request)
+            if request.identity is None:
+                await self.verify(connection, request)
+
     async def _let_in(
         self,
         connection: HttpConnection,
@@ -484,14 +531,19 @@ class HttpListener:
         except Unauthenticated as problem:
             self.fail(connection, request, problem)
             return
-        self._check(request, route, values)
+        self.check_permission(request, route, values)
         later = self._handlers[route.handler](connection, request, *values)
         if later is not None:
             await later
 
     async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Verify the credentials of a request, and set its identity; raise if they are wrong."""
-        user, secret = credentials(request.headers.get(b"authorization"))
+        header = request.headers.get(b"authorization")
+        session = self.logins.of(request) if header is None else None
+        if session is not None:
+            request.identity = await self.logins.verify(connection, session)
+            return
+        user, secret = credentials(header)
         request.identity = await self.guard.authenticator.authenticate(
             user, secret, connection.source
         )

@@ -16,7 +16,7 @@ from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import InvalidArgument, UnknownChoice
 from maitred.gateway.admin.overview_views import ONLY
 from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
-from maitred.gateway.http.routes import ROUTES
+from maitred.gateway.http.routes import EVERY_ROUTE
 from maitred.matching.controls import NAME_CHARACTERS
 from maitred.matching.records import PRIORITIES
 from maitred.metrics.points import STEP_SECONDS, STEPS
@@ -48,6 +48,14 @@ ROWS_MAX: Final = 10_000
 
 UNIX_MAX: Final = 1e11
 """The latest moment, in unix time: some three thousand years from now."""
+
+INTERVAL_LEAST_SECONDS: Final = 0.5
+"""The shortest pause between two looks of a stream of views; people do not read faster."""
+
+INTERVAL_MOST_SECONDS: Final = 60.0
+
+VIEW_LETTERS: Final = 16 * 1024
+"""The most letters of the paths that a stream follows: a few, each with a filter."""
 
 ARGUMENT_LETTERS: Final = 4_096
 """The longest filter by argument."""
@@ -171,6 +179,13 @@ PARAMETERS: Final = {
         str,
         most=ARGUMENT_LETTERS,
     ),
+    "view": Parameter("The paths of GET requests to follow, one a line", str, most=VIEW_LETTERS),
+    "interval": Parameter(
+        "Seconds between two looks; 2 unless told",
+        float,
+        INTERVAL_LEAST_SECONDS,
+        INTERVAL_MOST_SECONDS,
+    ),
     "namespace": Parameter("Only what is in this namespace", str, most=NAME_MAX_BYTES),
     "sort": Parameter(
         "The order: by name, or by a number, the highest first", str, choices=get_args(QueueSort)
@@ -222,7 +237,7 @@ def _headers(route: HttpRoute) -> list[tuple[str, bytes]]:
     ]
 
 
-HEADERS: Final = {route.handler: _headers(route) for route in ROUTES}
+HEADERS: Final = {route.handler: _headers(route) for route in EVERY_ROUTE}
 """The parameters of each route that may come as headers, and the header of each."""
 
 HEADER_NAMES: Final = {

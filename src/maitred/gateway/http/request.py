@@ -25,6 +25,7 @@ class HttpRequest:
     __slots__ = (
         "began",
         "body",
+        "csrf",
         "form",
         "headers",
         "held",
@@ -70,6 +71,8 @@ class HttpRequest:
         self.query: dict[str, Any] = _NO_PARAMETERS
         """The values of the parameters in the query string and in headers."""
         self.identity: Identity | None = None
+        self.csrf = ""
+        """The mark of the session with whose cookie the request came; empty without one."""
         self.form: Format | None = None
         """The format of the answer; None until it is known."""
         self.running: QueryInProgress | None = None

@@ -247,6 +247,19 @@ ROUTES: Final = (
 )
 
 
+CONSOLE_ROUTES: Final = (
+    HttpRoute("GET", "/console", "console", "Leads to the console", is_open=True),
+    HttpRoute("GET", "/console/{file}", "console_file", "A file of the console", is_open=True),
+    HttpRoute("POST", "/v1/session", "open_session", "Log in", body=True, is_open=True),
+    HttpRoute("DELETE", "/v1/session", "close_session", "Log out"),
+    HttpRoute("GET", "/v1/live", "live", "Views that stay up to date", ("view", "interval")),
+)
+"""The routes that only the web console uses: they are left out of the OpenAPI document, because
+they may change with the console, and are not served where a setting turns it off."""
+
+EVERY_ROUTE: Final = (*ROUTES, *CONSOLE_ROUTES)
+
+
 class Found(NamedTuple):
     """A route, with the values in the requested path."""
 
@@ -321,6 +334,8 @@ class NotAllowed(MethodNotAllowed):
 def _value(name: str, given: str) -> str | int:
     if name in {"namespace", "queue"}:
         return check_name(name, given)
+    if name == "file":
+        return given
     if name == "worker":
         if not 0 < len(given) <= WORKER_LETTERS:
             raise InvalidArgument(f"The name of a worker has 1 to {WORKER_LETTERS} letters.")

@@ -71,7 +71,7 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
 
 REASONS: Final = {
     status: HTTPStatus(status).phrase.encode()
-    for status in (200, 202, *sorted({*STATUSES.values()}))
+    for status in (200, 202, 304, 307, *sorted({*STATUSES.values()}))
 } | {413: b"Content Too Large", 422: b"Unprocessable Content"}
 """The reason of each status; two of them have other names in older versions of Python."""
 

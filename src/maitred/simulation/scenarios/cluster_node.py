@@ -27,6 +27,7 @@ from maitred.simulation.errors import ProcessKilled
 from maitred.simulation.member_table import SimulatedMemberTable
 from maitred.simulation.scenarios.simulated_node import PORT, SimulatedNode, free_partitions
 from maitred.simulation.store import SimulatedStore
+from maitred.store.interface import COMMAND_SECONDS
 
 if TYPE_CHECKING:
     from random import Random
@@ -333,7 +334,11 @@ class ClusterNode(SimulatedNode):
         host = self.host
         shard = Shard(place, self._settings, host.surroundings, self._log, vitals=Vitals.none())
         incarnation = host.surroundings.secret(INCARNATION_BYTES).hex()
-        store = SimulatedStore(self.database, owner=f"{place.member}/{incarnation}")
+        store = SimulatedStore(
+            self.database,
+            owner=f"{place.member}/{incarnation}",
+            answer_seconds=COMMAND_SECONDS,
+        )
         if (left := self._cut_until - asyncio.get_running_loop().time()) > 0:
             store.cut_off(left)
         host.at_end.append(partial(free_partitions, shard.keep_tasks(store)))

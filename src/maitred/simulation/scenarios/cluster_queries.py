@@ -34,7 +34,8 @@ SLOTS: Final = 3
 GATEWAYS: Final = 2
 SETTLING_SECONDS: Final = 10.0
 """From the moment at which all nodes are a cluster again: workers and gateways have found the
-owners of their queues, and queries that were asked before have ended."""
+owners of their queues, queries that were asked before have ended, and calls that the database did
+not answer have failed (`COMMAND_SECONDS`) and are made again."""
 
 
 @dataclass(frozen=True, slots=True)

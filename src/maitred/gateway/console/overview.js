@@ -1,0 +1,213 @@
+// The overview: the last hour, what needs attention, and the queues with the most to do.
+
+import { get, path } from "./api.js";
+import { attention, joined } from "./attention.js";
+import { h } from "./dom.js";
+import { count, duration, rate, short } from "./format.js";
+import { Live } from "./live.js";
+import { badge, bar, empty, fact, link, problem, unreachable } from "./parts.js";
+import { place, queuePlace } from "./places.js";
+import { charts, newest } from "./series.js";
+
+// Whoever starts the first task looks here. A node with many queues takes long to answer, and the gateway makes the pauses longer.
+const INTERVAL_SECONDS = 1;
+
+// Queues whose dead letters are looked at for their errors, and how often: that reads the store.
+const DEAD_QUEUES = 4;
+const DEAD_MS = 30_000;
+
+const LISTED = 100;
+const BUSIEST = 12;
+
+export class Overview {
+  constructor(app) {
+    this.app = app;
+    this.title = "Overview";
+    this.series = null;
+    this.oldest = null;
+    this.dead = null;
+    this.groups = [];
+    this.groupsAt = 0;
+    this.paused = null;
+    this.errors = [];
+    this.hover = { at: null };
+    this.live = new Live((index, data) => this.got(index, data), (index, error) => this.failed(index, error), { interval: INTERVAL_SECONDS });
+    const namespace = app.namespace;
+    this.live.watch([
+      path(["series"], { namespace }),
+      path(["queues"], { namespace, sort: "oldest", most: LISTED }),
+      path(["queues"], { namespace, sort: "dead", most: BUSIEST }),
+      path(["queues"], { namespace, only: "paused", most: BUSIEST }),
+    ]);
+  }
+
+  close() {
+    this.live.close();
+  }
+
+  got(index, data) {
+    this.errors[index] = null;
+    if (index === 0) this.series = data;
+    else if (index === 1) this.oldest = data;
+    else if (index === 2) this.dead = data;
+    else this.paused = data;
+    if (index === 2) this.findGroups();
+    this.app.update();
+  }
+
+  failed(index, error) {
+    this.errors[index] = error;
+    this.app.update();
+  }
+
+  async findGroups() {
+    if (performance.now() - this.groupsAt < DEAD_MS && this.groupsAt) return;
+    this.groupsAt = performance.now();
+    const queues = this.dead.queues.filter((row) => row.dead > 0).slice(0, DEAD_QUEUES);
+    const found = await Promise.all(
+      queues.map(async (row) => {
+        try {
+          const answer = await get(path([row.namespace, "queues", row.queue, "dead-groups"]));
+          return joined(answer.groups).map((group) => ({ ...group, namespace: row.namespace, queue: row.queue }));
+        } catch {
+          return [];
+        }
+      }),
+    );
+    this.groups = found.flat().sort((one, other) => other.count - one.count);
+    this.app.update();
+  }
+
+  view() {
+    const error = this.errors.find(Boolean);
+    return [
+      h("div", { class: "head" }, h("h1", {}, "Overview"), this.app.namespace ? badge(this.app.namespace) : null),
+      error ? problem(error) : null,
+      unreachable(this.oldest?.unreachable),
+      this.facts(),
+      h("div", { class: "columns" }, this.needs(), this.failures()),
+      charts(this.series, this.hover, this.app.update),
+      this.busiest(),
+    ];
+  }
+
+  // The newest figures: of the queues themselves if all of them are listed, which are seconds old, else of the last step of the
+  // series.
+  figures() {
+    const points = this.series.points;
+    const perSecond = (values) => {
+      const value = newest(values);
+      return value === null ? null : value / this.series.step_seconds;
+    };
+    const failed = perSecond(points.failed);
+    const others = { p50: newest(points.wait_p50), p99: newest(points.wait_p99), failures: failed === null ? null : failed * 60 };
+    if (this.oldest === null || this.oldest.cursor !== null) {
+      return { ...others, waiting: newest(points.backlog), in: perSecond(points.added), out: perSecond(points.ended), running: newest(points.running), free: newest(points.slots_free) };
+    }
+    const sum = (name) => this.oldest.queues.reduce((total, row) => total + row[name], 0);
+    return { ...others, waiting: sum("backlog"), in: sum("added_per_second"), out: sum("finished_per_second"), running: sum("running"), free: sum("slots_free") };
+  }
+
+  facts() {
+    if (!this.series) return h("dl", { class: "facts loading" });
+    const found = this.figures();
+    return h(
+      "dl",
+      { class: "facts" },
+      fact("waiting", short(found.waiting)),
+      fact("in", rate(found.in), { sub: " /s" }),
+      fact("out", rate(found.out), { sub: " /s" }),
+      fact("wait p50", duration(found.p50)),
+      fact("wait p99", duration(found.p99)),
+      fact("failures", rate(found.failures), { sub: " /min", kind: found.failures > 0 ? "bad" : "" }),
+      fact("busy slots", [count(found.running), h("small", {}, `, ${count(found.free)} on offer`), bar(found.running ?? 0, (found.running ?? 0) + (found.free ?? 0))], {
+        title: "Tasks that run, and free slots that workers offer; a worker offers a slot to each of its queues",
+      }),
+    );
+  }
+
+  needs() {
+    // A paused queue need not be among the oldest.
+    const queues = new Map([...(this.paused?.queues ?? []), ...(this.oldest?.queues ?? [])].map((row) => [`${row.namespace}/${row.queue}`, row]));
+    const { items, more } = attention([...queues.values()], []);
+    return h(
+      "section",
+      { class: "card", "aria-labelledby": "needs" },
+      h("h2", { id: "needs" }, "Needs attention"),
+      this.oldest === null
+        ? empty("Loading…")
+        : items.length
+          ? h(
+              "ul",
+              { class: "needs" },
+              items.map((one) => h("li", { key: `${one.what} ${one.name}` }, badge(one.what, one.kind), link(one.to, one.name), h("span", {}, one.text))),
+              more ? h("li", {}, link(place(["queues"], { sort: "oldest" }), `${count(more)} more`)) : null,
+            )
+          : empty("All queues are served, and no task waits for long."),
+    );
+  }
+
+  failures() {
+    const { items, more } = attention([], this.groups);
+    return h(
+      "section",
+      { class: "card", "aria-labelledby": "failures" },
+      h("h2", { id: "failures" }, "Dead letters by error"),
+      this.dead === null
+        ? empty("Loading…")
+        : items.length
+          ? h(
+              "ul",
+              { class: "needs" },
+              items.map((one, index) => h("li", { key: index }, link(one.to, one.name), h("span", {}, one.text))),
+              more ? h("li", {}, link(place(["dead"]), `${count(more)} more`)) : null,
+            )
+          : this.dead.queues.some((row) => row.dead > 0)
+            ? h("ul", { class: "needs" }, this.dead.queues.filter((row) => row.dead > 0).map((row) => h("li", { key: `${row.namespace}/${row.queue}` }, link(place(["dead", row.namespace, row.queue]), `${row.namespace}/${row.queue}`), h("span", {}, count(row.dead)))))
+            : empty("No task has used up its attempts."),
+    );
+  }
+
+  busiest() {
+    const rows = [...(this.oldest?.queues ?? [])]
+      .sort((one, other) => other.backlog + other.running - one.backlog - one.running || other.finished_per_second - one.finished_per_second)
+      .slice(0, BUSIEST);
+    if (!rows.length) return null;
+    return h(
+      "section",
+      { class: "card", "aria-labelledby": "busiest" },
+      h("h2", { id: "busiest" }, "Queues with the most to do ", link(place(["queues"]), "all queues", "aside")),
+      h(
+        "div",
+        { class: "wide" },
+        h(
+          "table",
+          { class: "rows still" },
+          h(
+            "thead",
+            {},
+            h("tr", {}, h("th", { scope: "col" }, "queue"), ...["waiting", "oldest", "running", "free slots", "in /s", "out /s", "dead"].map((name) => h("th", { scope: "col", class: "number", key: name }, name))),
+          ),
+          h(
+            "tbody",
+            {},
+            rows.map((row) =>
+              h(
+                "tr",
+                { key: `${row.namespace}/${row.queue}` },
+                h("th", { scope: "row" }, link(queuePlace(row.namespace, row.queue), this.app.namespace ? row.queue : `${row.namespace}/${row.queue}`)),
+                h("td", { class: "number" }, count(row.backlog)),
+                h("td", { class: "number" }, row.backlog ? duration(row.oldest_seconds) : ""),
+                h("td", { class: "number" }, count(row.running)),
+                h("td", { class: "number" }, count(row.slots_free)),
+                h("td", { class: "number" }, rate(row.added_per_second)),
+                h("td", { class: "number" }, rate(row.finished_per_second)),
+                h("td", { class: `number ${row.dead ? "bad" : ""}` }, count(row.dead)),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+}

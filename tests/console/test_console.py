@@ -1,0 +1,360 @@
+"""The console in a real browser, before an imaginary node of 10,000 queues."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.console.conftest import Tab, tab
+from tests.console.world import World
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from tests.console.stage import Stage
+
+QUEUE = "#/queues/bank/mail"
+DEAD_TASK = "7294967296"
+"""Number of the first dead letter of bank/mail, in partition 0."""
+
+PAGES = (
+    ("#/", "Overview"),
+    ("#/queues", "Queues"),
+    (QUEUE, "bank/mail"),
+    ("#/queues/bank/mail/new", "enqueue or ask"),
+    ("#/tasks", "Tasks"),
+    ("#/tasks/bank/mail?state=dead", "bank/mail"),
+    (f"#/tasks/bank/mail/0/{DEAD_TASK}", DEAD_TASK),
+    ("#/dead", "Dead letters"),
+    ("#/dead/bank/mail", "bank/mail"),
+    ("#/workers", "Workers"),
+    ("#/queries/bank", "Queries"),
+    ("#/nodes", "Nodes"),
+)
+
+SHOWN = {
+    "#/": "no worker serves it; 412 tasks wait",
+    "#/queues": "media/thumbnails",
+    QUEUE: "24 written to, 25 read",
+    "#/queues/bank/mail/new": "send_mail",
+    "#/tasks": "media/thumbnails",
+    "#/tasks/bank/mail?state=dead": "ConnectionRefusedError",
+    f"#/tasks/bank/mail/0/{DEAD_TASK}": "attempt 4",
+    "#/dead": "162,000",
+    "#/dead/bank/mail": "98,820",
+    "#/workers": "worker-0003",
+    "#/queries/bank": "deadline-exceeded",
+    "#/nodes": "10.0.0.2:4747",
+}
+"""Something that is on each page only once its data has come."""
+
+NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea, a, table')]
+    .filter(one => one.checkVisibility() && !(one.getAttribute('aria-label')
+        || one.textContent.trim() || one.labels?.length || one.getAttribute('aria-labelledby')))
+    .map(one => one.outerHTML.slice(0, 120))"""
+"""Controls without a name that a screen reader could say."""
+
+
+def overflow(page: Page) -> int:
+    """Return by how many pixels the page is wider than the window."""
+    wide: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    return wide
+
+
+def test_every_page_shows_its_data_and_fits_a_desk_and_a_phone(
+    browser: Browser, stage: Stage
+) -> None:
+    with tab(browser, stage.url) as one:
+        page = one.page
+        page.goto(f"{stage.url}/console")
+        page.get_by_label("User").fill("alice")
+        page.get_by_label("Secret").fill("wrong")
+        one.button("Log in").click()
+        page.get_by_role("alert").wait_for()
+        one.log_in("alice")
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            for place, heading in PAGES:
+                one.go(place, heading)
+                one.sees(SHOWN[place])
+                assert overflow(page) <= 0, (place, width)
+                assert page.evaluate(NAMELESS) == [], place
+                assert page.get_by_role("main").count() == 1
+                assert page.get_by_role("navigation").count() == 1
+        one.button("Log out").click()
+        page.get_by_label("Secret").wait_for()
+        page.goto(f"{stage.url}/console/#/queues")
+        page.get_by_label("Secret").wait_for()
+
+
+def test_the_keyboard_and_the_theme(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url, color_scheme="dark") as one:
+        page = one.page
+        one.log_in("alice")
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_title("Theme: as the system").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        page.keyboard.press("?")
+        page.get_by_role("dialog").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="detached")
+        page.keyboard.press("g")
+        page.keyboard.press("q")
+        page.get_by_role("heading", level=1, name="Queues").wait_for()
+        one.sees("media/thumbnails")
+        page.keyboard.press("/")
+        page.keyboard.type("bank/mail")
+        page.get_by_role("link", name="media/thumbnails", exact=True).wait_for(state="detached")
+        page.get_by_role("link", name="bank/mail", exact=True).wait_for()
+        page.keyboard.press("ArrowDown")
+        focused = "document.activeElement.getAttribute('aria-rowindex')"
+        one.until(f"{focused} === '2'")
+        page.keyboard.press("ArrowDown")
+        one.until(f"{focused} === '3'")
+        page.keyboard.press("Home")
+        one.until(f"{focused} === '2'")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", level=1, name="bank/mail").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type(f"bank/mail/0/{DEAD_TASK}")
+        page.keyboard.press("Enter")
+        one.sees("attempt 4")
+
+
+def test_ten_thousand_queues(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        page = one.page
+        one.log_in("alice")
+        one.go("#/queues?sort=name", "Queues")
+        one.sees("bank/imports")
+        rows = "document.querySelectorAll('tbody tr:not(.spacer)').length"
+        for loaded in range(200, 1_200, 100):
+            page.evaluate("document.querySelector('.scroller').scrollTop = 1e9")
+            one.sees(f"{loaded:,} loaded")
+            assert page.evaluate(rows) < 80
+        page.get_by_role("button", name="waiting").click()
+        one.sees("9,")
+        assert page.evaluate("document.querySelector('.scroller').scrollTop") == 0
+
+
+def act_on_a_queue(one: Tab, made: list[Any]) -> None:
+    one.go(QUEUE, "bank/mail")
+    one.button("Pause").click()
+    one.confirm("Pause", reason="the provider is down")
+    one.sees("Paused by alice")
+    assert made[-1] == ("POST", "pause_queue", {"reason": "the provider is down"})
+    one.button("Resume").click()
+    one.confirm("Resume")
+    one.button("Pause").wait_for()
+    one.button("Purge").click()
+    one.confirm("Purge", typed="mail")
+    one.sees("412 deleted.")
+    one.button("Close").click()
+    assert made[-1][2]["states"] == ["waiting"]
+    partitions = one.page.get_by_role("region", name="Partitions")
+    partitions.get_by_role("button", name="Change").click()
+    one.page.get_by_role("dialog").get_by_label("Written to").last.fill("12")
+    one.confirm("Set")
+    one.sees("12 partitions to write to")
+    assert made[-1] == ("POST", "resize_queue", {"read": 25, "write": 12, "force": False})
+    settings = one.page.get_by_role("region", name="Live settings")
+    settings.get_by_role("button", name="Change").first.click()
+    one.page.get_by_role("dialog").get_by_label("Value").fill("50")
+    one.confirm("Set", reason="slower")
+    one.sees("rate_per_second is set.")
+    assert made[-1][2] == {
+        "set": {"rate_per_second": 50},
+        "unset": [],
+        "reason": "slower",
+        "expect_version": 7,
+    }
+    one.button("Delete").click()
+    one.confirm("Delete", typed="mail")
+    one.page.get_by_role("heading", level=1, name="Queues").wait_for()
+    assert made[-1][:2] == ("DELETE", "delete_queue")
+
+
+def act_on_tasks(one: Tab, made: list[Any]) -> None:
+    page = one.page
+    one.go("#/dead/bank/mail", "bank/mail")
+    group = page.get_by_role("listitem").filter(has_text="ValueError")
+    group.get_by_role("button", name="Retry").click()
+    one.confirm("Retry 38,880", reason="repaired")
+    one.sees("38,880 tried again.")
+    assert made[-1][2]["filter"]["error"] == "ValueError"
+    assert [body["dry_run"] for _, handler, body in made[-2:] if handler == "act_on_tasks"] == [
+        True,
+        False,
+    ]
+    one.button("Close").click()
+    one.go("#/tasks/bank/mail?state=dead", "bank/mail")
+    one.sees("ConnectionRefusedError")
+    page.get_by_label("Select bank/mail/0/").first.check()
+    one.button("Drop selected").click()
+    one.confirm("Drop")
+    one.sees("1 task dropped.")
+    assert made[-1][2]["ids"] == [f"0/{DEAD_TASK}"]
+    filters = page.get_by_role("combobox", name="Filter tasks")
+    filters.fill("err")
+    page.get_by_role("option", name="error:").click()
+    page.get_by_role("option", name="error:KeyError").click()
+    page.get_by_title("Remove this filter").wait_for()
+    assert "error=KeyError" in page.url
+    one.go("#/tasks/bank/mail/1/7294967300", "7294967300")
+    one.button("Show private data").click()
+    one.sees("provider.send(address, text)")
+    one.button("Retry").click()
+    one.confirm("Retry")
+    one.sees("1 task tried again.")
+    one.button("With other arguments").click()
+    page.get_by_label("address").wait_for()
+    one.until(
+        "document.querySelector('[name=argument-address]').value === 'customer-1@example.com'"
+    )
+    page.get_by_label("card").fill("4111")
+    page.get_by_label("order").fill("12345678901234567890")
+    one.button("Enqueue a task").click()
+    page.get_by_role("link", name="bank/mail/0/4294967300").wait_for()
+    assert made[-1][2] == {
+        "address": "customer-1@example.com",
+        "order": 12345678901234567890,
+        "lines": [1, 2, 3],
+        "card": "4111",
+    }
+    one.button("Ask a query").click()
+    page.get_by_role("region", name="Answer").first.wait_for()
+
+
+def act_on_workers_and_queries(one: Tab, made: list[Any]) -> None:
+    one.go("#/workers", "Workers")
+    one.button("Offline").first.click()
+    one.confirm("Take offline")
+    one.sees("worker-0000 is offline.")
+    assert made[-1][:2] == ("POST", "worker_offline")
+    one.page.get_by_role("link", name="worker-0003").click()
+    one.page.get_by_role("table", name="What worker-0003 runs").wait_for()
+    one.go("#/queries/bank", "Queries")
+    one.button("Cancel").first.click()
+    one.confirm("Cancel the query")
+    one.sees("is being cancelled.")
+    assert made[-1][:2] == ("DELETE", "cancel_query")
+
+
+def test_every_action(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        one.log_in("alice")
+        made = stage.world.changes
+        act_on_a_queue(one, made)
+        act_on_tasks(one, made)
+        act_on_workers_and_queries(one, made)
+
+
+def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        page = one.page
+        one.log_in("rita")
+        one.sees("read-only")
+        for place, name in (
+            (QUEUE, "Pause"),
+            (QUEUE, "Purge"),
+            ("#/dead/bank/mail", "Retry all"),
+            ("#/workers", "Offline"),
+            ("#/queries/bank", "Cancel"),
+            ("#/tasks/bank/mail?state=dead", "Show private data"),
+        ):
+            one.go(place, "")
+            button = one.button(name).first
+            button.wait_for()
+            assert button.get_attribute("aria-disabled") == "true"
+            assert "it needs the permission" in (button.get_attribute("title") or "")
+            button.click(force=True)
+            assert page.get_by_role("dialog").count() == 0
+        # What the console leaves out, the gateway refuses.
+        csrf = page.evaluate("fetch('/v1/me').then(one => one.json()).then(one => one.csrf)")
+        for mark, status in ((csrf, 403), ("", 403)):
+            sent = page.evaluate(
+                """mark => fetch('/v1/bank/queues/mail/pause', {method: 'POST', body: '{}',
+                    headers: {'Content-Type': 'application/json', 'Maitred-Csrf': mark}})
+                    .then(one => one.status)""",
+                mark,
+            )
+            assert sent == status
+        assert stage.world.changes == []
+
+
+def test_a_node_that_goes_away_and_comes_back(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        page = one.page
+        one.log_in("alice")
+        one.go("#/queries/bank", "Queries")
+        one.sees("deadline-exceeded")
+        stage.away = True
+        one.sees("Reconnecting: the gateway or its node does not answer.")
+        assert page.get_by_text("deadline-exceeded").count() > 0
+        stage.away = False
+        page.get_by_role("button", name="Live").wait_for()
+
+        def cut() -> None:
+            for connection in list(stage.listener.connections):
+                connection.transport.abort()
+
+        stage.call(cut)
+        page.get_by_role("button", name="Live").wait_for()
+        # Nobody looks: nothing is asked of the node.
+        hide = """state => {
+            Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});
+            document.dispatchEvent(new Event('visibilitychange'));
+        }"""
+        page.evaluate(hide, "hidden")
+        page.get_by_role("button", name="Paused").wait_for()
+        deadline = time.monotonic() + 30
+        while stage.call(lambda: stage.listener._live.open_streams):
+            assert time.monotonic() < deadline
+        page.evaluate(hide, "visible")
+        page.get_by_role("button", name="Live").wait_for()
+
+
+POISON = (
+    "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>{{7*7}}javascript:hack()"
+)
+
+
+@pytest.mark.parametrize("poison", [POISON])
+def test_names_errors_and_arguments_are_only_text(
+    browser: Browser, stage: Stage, poison: str
+) -> None:
+    stage.world = World(time.time(), queues=100, workers=50, poison=poison)
+    with tab(browser, stage.url) as one:
+        page = one.page
+        one.log_in("alice")
+        name = page.evaluate("encodeURIComponent", poison)
+        for place, heading in (
+            *PAGES,
+            (f"#/queues/shop/{name}", poison),
+            (f"#/tasks/shop/{name}?state=dead&reveal=true", poison),
+            (f"#/tasks/shop/{name}?error={name}&by={name}&worker={name}", poison),
+            (f"#/dead/shop/{name}", poison),
+            (f"#/queues/shop/{name}/new", poison),
+        ):
+            one.go(place, heading)
+        one.sees("send_mail" if not poison else poison[:40])
+        one.go(f"#/tasks/bank/mail/0/{DEAD_TASK}", DEAD_TASK)
+        one.button("Show private data").click()
+        page.get_by_role("region", name="Traceback").wait_for()
+        assert poison in page.get_by_role("region", name="Arguments").last.inner_text()
+        one.go("#/queues/media/mail", "media/mail")
+        one.sees(f"Paused by {poison}")
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("img, iframe, object, embed").count() == 0
+        assert page.locator("script").count() == 1
+        # Whatever a bug let through, the browser would refuse.
+        blocked = page.evaluate(
+            """() => {
+                try { document.body.innerHTML = '<b>hacked</b>'; return 'parsed'; }
+                catch (problem) { return problem.name; }
+            }"""
+        )
+        assert blocked == "TypeError"
+        one.problems.clear()  # the browser reports what was tried here

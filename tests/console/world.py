@@ -1,0 +1,760 @@
+"""A large imaginary node: 10,000 queues, 1,000 workers, 200,000 dead letters, made by arithmetic.
+
+It answers the requests of the HTTP API that the console uses with JSON, from one place, so that the
+pages can be looked at and tested at a size that no test could make for real. The same moment and
+the same requests give the same answers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+QUEUES: Final = 10_000
+WORKERS: Final = 1_000
+DEAD_LETTERS: Final = 200_000
+
+NAMESPACES: Final = ("bank", "desk", "media", "shop")
+KINDS: Final = (
+    "mail",
+    "thumbnails",
+    "invoices",
+    "search",
+    "payments",
+    "reports",
+    "imports",
+    "push",
+)
+ERRORS: Final = (
+    ("ConnectionRefusedError", "[Errno 111] Connect call failed ('10.0.0.7', 5432)", "failed", 61),
+    ("ValueError", "invalid literal for int() with base 10: '12,50'", "failed", 24),
+    ("TimeoutError", "", "timed-out", 11),
+    ("worker-lost", "", "lost", 3),
+    ("KeyError", "'address'", "failed", 1),
+)
+"""Class, message, reason and percent of the dead letters."""
+
+STEP: Final = 10
+POINTS: Final = 360
+
+
+def wave(number: int, moment: float, period: float = 900.0) -> float:
+    """Return a number from 0 to 1 that swings slowly, for each `number` in its own way."""
+    slow = math.sin(moment / period * math.tau + number * 1.7)
+    quick = math.sin(moment / (period / 7.3) * math.tau + number * 0.9)
+    return min(1.0, max(0.0, 0.5 + 0.36 * slow + 0.14 * quick))
+
+
+class Refusal(Exception):
+    """The request is refused."""
+
+    def __init__(self, status: int, code: str, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"code": code, "message": message, "remedy": remedy}}
+
+
+@dataclass
+class World:
+    """The node at a moment."""
+
+    now: float
+    queues: int = QUEUES
+    workers: int = WORKERS
+    dead_letters: int = DEAD_LETTERS
+    poison: str = ""
+    """Text that stands in every field that users can set."""
+    paused: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Requests that changed something: method, path, body."""
+    gone: set[str] = field(default_factory=set)
+    """Tasks that were dropped, cancelled or retried."""
+
+    _rows: tuple[int, list[dict[str, Any]]] = (0, [])
+    """All queues at a moment, for the requests of that second."""
+
+    # Queues
+
+    def rows(self) -> list[dict[str, Any]]:
+        moment = int(self.now) + len(self.changes) * 1_000_000_000_000
+        if self._rows[0] != moment:
+            self._rows = (moment, [self.row(number) for number in range(self.queues)])
+        return list(self._rows[1])
+
+    def names(self, number: int) -> tuple[str, str]:
+        namespace = NAMESPACES[number % len(NAMESPACES)]
+        kind = KINDS[(number // len(NAMESPACES)) % len(KINDS)]
+        region = number // (len(NAMESPACES) * len(KINDS))
+        return namespace, f"{kind}-{region:03}" if region else kind
+
+    def number_of(self, namespace: str, queue: str) -> int:
+        if self.poison and queue == self.poison:
+            return 3
+        kind, _, region = queue.partition("-")
+        try:
+            place = NAMESPACES.index(namespace) + KINDS.index(kind) * len(NAMESPACES)
+            number = int(region or 0) * len(NAMESPACES) * len(KINDS) + place
+        except ValueError:
+            number = self.queues
+        if number >= self.queues:
+            raise Refusal(
+                404,
+                "unknown-queue",
+                f"The queue {namespace}/{queue} does not exist.",
+                "Did you mean 'mail'?",
+            )
+        return number
+
+    def row(self, number: int) -> dict[str, Any]:
+        namespace, queue = self.names(number)
+        if self.poison and number == 3:
+            queue = self.poison
+        name = f"{namespace}/{queue}"
+        swing = wave(number, self.now)
+        busy = 1.0 / (1 + number % 97)
+        unserved = number == 1
+        backlog = int(swing * busy * 4_000) if number % 3 == 0 else int(swing * busy * 30)
+        if unserved:
+            backlog = 412
+        slow = number == 6
+        added = swing * busy * 140
+        return {
+            "namespace": namespace,
+            "queue": queue,
+            "backlog": backlog + (9_000 if slow else 0),
+            "oldest_seconds": 731.0 if unserved else 190.0 if slow else backlog / 900.0,
+            "running": 0 if unserved else int(8 * busy * swing) + (1 if number % 7 == 0 else 0),
+            "slots_free": 0 if unserved or slow else int(40 * busy * (1 - swing)) + 1,
+            "added_per_second": added,
+            "finished_per_second": 0.0 if unserved else added * 0.98,
+            "failed": int(swing * 17) if number % 5 == 0 else 0,
+            "dead": self.dead_of(number),
+            "paused": self.paused.get(name)
+            or (
+                {
+                    "by": self.poison or "alice",
+                    "at": self.now - 640,
+                    "reason": self.poison or "The mail provider is down",
+                }
+                if number == 2 and name not in self.paused
+                else None
+            ),
+            "partitions": 25 if number in (0, 6) else 1 + number % 3,
+            "workers": 0 if unserved else 1 + number % 5,
+            "queries_waiting": 0,
+        }
+
+    def dead_of(self, number: int) -> int:
+        shares = {0: 0.81, 3: 0.1, 8: 0.06, 9: 0.02, 12: 0.009, 21: 0.001}
+        return int(self.dead_letters * shares.get(number, 0))
+
+    def list_queues(self, given: dict[str, str]) -> dict[str, Any]:
+        rows = self.rows()
+        namespaces = {name: self.queues // len(NAMESPACES) for name in NAMESPACES}
+        if given.get("namespace"):
+            rows = [row for row in rows if row["namespace"] == given["namespace"]]
+        match = given.get("match", "").lower()
+        rows = [row for row in rows if match in f"{row['namespace']}/{row['queue']}".lower()]
+        only = given.get("only")
+        if only == "paused":
+            rows = [row for row in rows if row["paused"]]
+        elif only == "unserved":
+            rows = [row for row in rows if row["backlog"] and not row["workers"]]
+        elif only == "dead":
+            rows = [row for row in rows if row["dead"]]
+        by = {
+            "backlog": "backlog",
+            "oldest": "oldest_seconds",
+            "added": "added_per_second",
+            "dead": "dead",
+        }.get(given.get("sort", "name"))
+        rows.sort(key=lambda row: (-row[by] if by else 0, row["namespace"], row["queue"]))
+        return {**paged("queues", rows, given), "namespaces": namespaces}
+
+    def describe(self, namespace: str, queue: str) -> dict[str, Any]:
+        number = self.number_of(namespace, queue)
+        row = self.row(number)
+        count = row["partitions"]
+        partitions = [self.partition(number, one, row) for one in range(count)]
+        paused = row["paused"]
+        return {
+            "namespace": namespace,
+            "queue": queue,
+            "backlog": sum(one["backlog"] for one in partitions),
+            "running": row["running"],
+            "later": row["backlog"] // 20,
+            "dead": row["dead"],
+            "offers": sum(one["offers"] for one in partitions),
+            "stored": {
+                "tasks": row["backlog"],
+                "bytes": row["backlog"] * 320,
+                "most_tasks": None,
+                "most_bytes": None,
+            },
+            "namespace_stored": {
+                "tasks": 812_345,
+                "bytes": 318_000_000,
+                "most_tasks": 10_000_000,
+                "most_bytes": None,
+            },
+            "workers": [self.worker(one)["worker"] for one in range(row["workers"])],
+            "served_seconds_ago": 0 if row["workers"] else 5_400.0,
+            "partitions": partitions,
+            "controls": {"version": 7, "pause": paused, "settings": {}},
+            "settings": {
+                "rate_per_second": {
+                    "value": None,
+                    "source": "default",
+                    "by": "",
+                    "at": 0,
+                    "reason": "",
+                },
+                "scaling.adaptive": {
+                    "value": True,
+                    "source": "settings",
+                    "by": "",
+                    "at": 0,
+                    "reason": "",
+                },
+                "scaling.partitions_max": {
+                    "value": 32,
+                    "source": "live",
+                    "by": self.poison or "alice",
+                    "at": self.now - 86_400,
+                    "reason": self.poison or "Black Friday",
+                },
+            },
+        }
+
+    def partition(self, number: int, partition: int, row: dict[str, Any]) -> dict[str, Any]:
+        count = row["partitions"]
+        share = (0.4 + wave(number + partition * 5, self.now, 120)) / count
+        return {
+            "partition": partition,
+            "node": f"{(partition % 3) * 7919 + 4242:08x}-2f6a-4c0e",
+            "shard": partition % 4,
+            "state": "read-only" if partition == 24 else "writable",
+            "counts": {
+                "read": count,
+                "write": max(1, count - (1 if count == 25 else 0)),
+                "version": 4,
+            },
+            "backlog": int(row["backlog"] * share),
+            "backlog_age_seconds": row["oldest_seconds"],
+            "running": int(row["running"] * share + 0.5),
+            "later": 0,
+            "dead": int(row["dead"] / count),
+            "offers": int(6 * (1 - wave(partition, self.now, 300))) if row["workers"] else 0,
+            "workers": [],
+            "added_per_second": row["added_per_second"] * share,
+            "finished_per_second": row["finished_per_second"] * share,
+            "forwarded_tasks": int(self.now % 100_000 * (1 + partition % 4)) if partition else 0,
+            "forwarded_offers": int(self.now % 100_000 * (partition % 3)) if partition else 0,
+            "parent": None if partition == 0 else 0 if partition <= 4 else (partition - 1) // 5,
+        }
+
+    def series(self, given: dict[str, str]) -> dict[str, Any]:
+        if given.get("queue"):
+            number = self.number_of(given["namespace"], given["queue"])
+            scale = 1.0 / (1 + number % 97)
+        else:
+            number, scale = 0, 4.0 if not given.get("namespace") else 1.0
+        start = self.now // STEP * STEP - STEP * (POINTS - 1)
+        moments = [start + STEP * one for one in range(POINTS)]
+        load = [wave(number, moment) for moment in moments]
+        bad = [max(0.0, wave(number + 40, moment, 1_400) - 0.82) for moment in moments]
+
+        def known(values: list[float]) -> list[float | None]:
+            # The node was started twenty minutes into the hour.
+            return [None if at < 30 else value for at, value in enumerate(values)]
+
+        return {
+            "step_seconds": STEP,
+            "from": start,
+            "points": {
+                "added": known([int(1_200 * scale * one) for one in load]),
+                "ended": known([int(1_190 * scale * load[max(0, at - 3)]) for at in range(POINTS)]),
+                "failed": known([int(90 * scale * one) for one in bad]),
+                "dead": known([int(12 * scale * one) for one in bad]),
+                "retried": known([int(70 * scale * one) for one in bad]),
+                "backlog": known([int(4_000 * scale * one * one) for one in load]),
+                "running": known([int(30 * scale * one) + 1 for one in load]),
+                "slots_free": known([int(30 * scale * (1 - one)) for one in load]),
+                "wait_p50": known([0.002 + 0.01 * one**3 for one in load]),
+                "wait_p99": known(
+                    [0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]
+                ),
+            },
+        }
+
+    # Tasks
+
+    def tasks(self, namespace: str, queue: str, given: dict[str, str]) -> dict[str, Any]:
+        number = self.number_of(namespace, queue)
+        row = self.row(number)
+        state = given.get("state") or "waiting"
+        total = {
+            "running": row["running"],
+            "waiting": row["backlog"],
+            "delayed": row["backlog"] // 20 + 3,
+            "dead": row["dead"],
+            "ended": 5_000,
+        }[state]
+        most = int(given.get("most", 100))
+        start = int(given.get("cursor") or 0)
+        found: list[dict[str, Any]] = []
+        at = start
+        while at < total and len(found) < most and at - start < 50_000:
+            one = self.task(namespace, queue, state, at, reveal=given.get("reveal") == "true")
+            at += 1
+            if fits(one, given) and one["id"] not in self.gone:
+                found.append(one)
+        return {
+            "tasks": found,
+            "cursor": str(at) if at < total else None,
+            "more": at < total and len(found) < most,
+            "unreachable": [],
+        }
+
+    def task(
+        self, namespace: str, queue: str, state: str, at: int, *, reveal: bool
+    ) -> dict[str, Any]:
+        error, message, reason, _ = self.error_of(at)
+        failed = state in ("dead", "delayed")
+        partition, sequence = at % 4, 4_294_967_296 + at * 4 + STATES.index(state) * 1_000_000_000
+        return {
+            "id": f"{namespace}/{queue}/{partition}/{sequence}",
+            "namespace": namespace,
+            "queue": queue,
+            "partition": partition,
+            "sequence": sequence,
+            "state": ("done", "done", "done", "cancelled", "expired")[at % 5]
+            if state == "ended"
+            else state,
+            "priority": 2,
+            "added_at": self.now - 400 - at * 0.7,
+            "by": f"{self.poison or 'carol'}@10.0.0.{at % 9}",
+            "attempts": {"running": 1, "waiting": 0, "delayed": 2, "dead": 4, "ended": 1}[state],
+            "retries": 2 if state == "delayed" else 0,
+            "due_at": self.now + 34 if state == "delayed" else self.now - 300 - at * 0.7,
+            "expires_at": 0.0,
+            "worker": "" if state == "waiting" else self.poison or f"worker-{at % 40:04}",
+            "started_at": self.now - 3 - at
+            if state == "running"
+            else self.now - 380 - at * 0.7
+            if state != "waiting"
+            else 0.0,
+            "ended_at": self.now - 60 - at * 0.5 if state in ("dead", "ended") else 0.0,
+            "kept_until": self.now + 600 if state == "ended" else 0.0,
+            "cancelling": False,
+            "reason": reason if state == "dead" else "",
+            "error": error if failed else "",
+            "message": message if failed and reveal else "",
+            "payload_bytes": 96 + at % 900,
+            "withheld": "",
+            "arguments": {
+                "address": self.poison or f"customer-{at}@example.com",
+                "order": 7_000_000 + at,
+                "lines": [1, 2, 3],
+                "card": "[hidden]",
+            }
+            if reveal
+            else None,
+        }
+
+    def error_of(self, at: int) -> tuple[str, str, str, int]:
+        place = (at * 37) % 100
+        for one in ERRORS:
+            place -= one[3]
+            if place < 0:
+                if self.poison and one is ERRORS[0]:
+                    return self.poison, self.poison, "failed", one[3]
+                return one
+        return ERRORS[-1]
+
+    def history(
+        self, namespace: str, queue: str, partition: int, sequence: int, given: dict[str, str]
+    ) -> dict[str, Any]:
+        self.number_of(namespace, queue)
+        offset = sequence - 4_294_967_296
+        state = STATES[max(0, min(4, offset // 1_000_000_000))]
+        at = offset % 1_000_000_000 // 4
+        reveal = given.get("reveal") == "true"
+        task = self.task(namespace, queue, state, at, reveal=reveal)
+        if task["partition"] != partition or offset < 0:
+            raise Refusal(
+                404,
+                "unknown-task",
+                f"The task {namespace}/{queue}/{partition}/{sequence} does not exist.",
+            )
+        error, message, reason, _ = self.error_of(at)
+        message = message if reveal else ""
+        added = task["added_at"]
+        worker = task["worker"] or "worker-0001"
+        events: list[dict[str, Any]] = [{"at": added, "what": "added", "by": task["by"]}]
+        if state in ("dead", "delayed"):
+            attempts = 4 if state == "dead" else 2
+            moment = added
+            for attempt in range(1, attempts + 1):
+                moment += 2.0 if attempt == 1 else 10.0 * attempt
+                events.append(
+                    {
+                        "at": moment,
+                        "what": "started",
+                        "attempt": attempt,
+                        "worker": worker,
+                        "forwarded": attempt == 2,
+                    }
+                )
+                moment += 6.4
+                what = {"timed-out": "timed-out", "lost": "lost"}.get(reason, "failed")
+                events.append(
+                    {
+                        "at": moment,
+                        "what": what,
+                        "attempt": attempt,
+                        "worker": worker,
+                        "error": error,
+                        "message": message,
+                    }
+                )
+            if state == "dead":
+                events.append({"at": moment, "what": "dead", "error": error})
+            else:
+                events.append({"at": task["due_at"], "what": "retry", "attempt": attempts + 1})
+        elif state == "running":
+            events.append(
+                {"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker}
+            )
+        elif state == "ended":
+            if task["state"] == "done":
+                events.append(
+                    {"at": task["started_at"], "what": "started", "attempt": 1, "worker": worker}
+                )
+            events.append(
+                {"at": task["ended_at"], "what": task["state"], "attempt": 1, "worker": worker}
+            )
+            events.append({"at": task["kept_until"], "what": "forgotten"})
+        return {
+            "task": task,
+            "events": events,
+            "node": "00001092-2f6a-4c0e",
+            "shard": partition,
+            "retention": 600.0,
+            "timeout": 30.0,
+            "lease_until": self.now + 9 if state == "running" else 0.0,
+            "traceback": (self.poison or TRACEBACK) if state == "dead" and reveal else "",
+            "result": {"sent": True, "to": self.poison or "customer"}
+            if state == "ended" and reveal
+            else None,
+            "result_withheld": "" if reveal else "permission",
+            "progress": "",
+            "function": "send_mail",
+        }
+
+    def dead_groups(self, namespace: str, queue: str) -> dict[str, Any]:
+        number = self.number_of(namespace, queue)
+        dead = self.dead_of(number)
+        groups = []
+        for place, (error, message, reason, percent) in enumerate(ERRORS):
+            first = next(at for at in range(100) if self.error_of(at)[3] == percent)
+            groups.append(
+                {
+                    "error": self.poison if self.poison and place == 0 else error,
+                    "message": self.poison or message,
+                    "reason": reason,
+                    "count": dead * percent // 100,
+                    "newest_at": self.now - 60 - place * 500,
+                    "example": f"{first % 4}/{4_294_967_296 + first * 4 + 3_000_000_000}",
+                }
+            )
+        groups = [one for one in groups if one["count"]]
+        return {"groups": groups, "more": False, "cursor": None, "unreachable": []}
+
+    def act(self, body: dict[str, Any], namespace: str, queue: str) -> dict[str, Any]:
+        if "ids" in body:
+            self.gone |= {f"{namespace}/{queue}/{one}" for one in body["ids"]}
+            again = body["action"] == "again"
+            added = dict.fromkeys(body["ids"], "0/4294967304") if again else {}
+            return {
+                "done": len(body["ids"]),
+                "left": {},
+                "added": added,
+                "matched": len(body["ids"]),
+                "cursor": None,
+            }
+        number = self.number_of(namespace, queue)
+        total = self.dead_of(number)
+        error = body["filter"].get("error")
+        if error:
+            total = sum(total * one[3] // 100 for one in ERRORS if one[0] == error)
+        start = int(body.get("cursor") or 0)
+        done = min(total - start, 60_000)
+        end = start + done
+        return {
+            "done": 0 if body.get("dry_run") else done,
+            "left": {},
+            "added": {},
+            "matched": done,
+            "cursor": str(end) if end < total else None,
+        }
+
+    # Workers, queries, nodes
+
+    def worker(self, number: int) -> dict[str, Any]:
+        slots = (8, 16, 4, 100, 32)[number % 5]
+        busy = int(slots * wave(number, self.now, 200))
+        queues = ["/".join(self.names(number % 40 + one)) for one in range(1 + number % 4)]
+        return {
+            "worker": f"{self.poison}{number}"
+            if self.poison and number < 5
+            else f"worker-{number:04}",
+            "session": f"{number * 2_654_435_761 % 2**64:032x}",
+            "queues": queues,
+            "slots": slots,
+            "busy": busy,
+            "limit": max(busy, int(slots * 0.8)),
+            "limit_reason": "latency",
+            "state": "offline" if number % 31 == 5 else "online",
+            "online": number % 31 != 5,
+            "suspected": False,
+            "good": 1.0,
+            "blocked": 0,
+            "running": [
+                {"queue": queues[0], "since": self.now - one * 7.3}
+                | ({"task": f"0/{4_294_967_296 + one * 4}"} if one % 4 else {"query": 9_000 + one})
+                for one in range(min(busy, 20))
+            ],
+            "heard_seconds": 0.4 + number % 9,
+            "address": f"10.0.{number // 250}.{number % 250}:40{number % 100:02}",
+        }
+
+    def list_workers(self, given: dict[str, str]) -> dict[str, Any]:
+        rows = [self.worker(number) for number in range(self.workers)]
+        match = given.get("match", "").lower()
+        rows = [row for row in rows if match in row["worker"].lower()]
+        if given.get("queue"):
+            name = f"{given['namespace']}/{given['queue']}"
+            rows = [row for row in rows if name in row["queues"]]
+        return paged("workers", rows, given)
+
+    def queries(self, namespace: str, given: dict[str, str]) -> dict[str, Any]:
+        statuses = (
+            "running",
+            "running",
+            "waiting",
+            "streaming",
+            "done",
+            "done",
+            "failed",
+            "refused",
+            "cancelled",
+            "late",
+        )
+        rows = []
+        for number in range(200):
+            status = statuses[number * 7 % 10] if number > 150 else statuses[4 + number % 6]
+            received = self.now - (200 - number) * 1.3
+            rows.append(
+                {
+                    "gateway": "12345678",
+                    "sequence": 9_000 + number,
+                    "user": (self.poison or "bob", "carol", "dave")[number % 3],
+                    "connection": "10.0.0.9:51234",
+                    "namespace": namespace,
+                    "queue": self.names(number % 20 * 4)[1],
+                    "query": self.poison or "select * from quote where sym = 'ACME'",
+                    "priority": 2,
+                    "status": status,
+                    "received_at": received,
+                    "sent_at": 0.0 if status in ("waiting", "refused") else received + 0.01,
+                    "returned_at": 0.0
+                    if status in ("running", "waiting", "streaming")
+                    else received + 0.4,
+                    "worker": ""
+                    if status in ("waiting", "refused")
+                    else f"worker-{number % 40:04}",
+                    "error": {
+                        "failed": self.poison or "ValueError: no such symbol",
+                        "refused": "overloaded: The queue has 10,000 queries waiting.",
+                        "late": "deadline-exceeded: The deadline passed.",
+                    }.get(status, ""),
+                    "bytes_in": 60,
+                    "bytes_out": 0 if status in ("waiting", "refused") else 4_096 * (number % 7),
+                    "attempts": 1,
+                    "relayed": number % 17 == 0,
+                }
+            )
+        for name in ("status", "queue", "user", "worker"):
+            if given.get(name):
+                rows = [row for row in rows if row[name] == given[name]]
+        return {"queries": rows[-int(given.get("most", 100)) :]}
+
+    def nodes(self) -> dict[str, Any]:
+        def shards(node: int) -> list[dict[str, Any]]:
+            return [
+                {
+                    "node": f"{node:08x}",
+                    "shard": one,
+                    "pid": 4_000 + one,
+                    "state": "serving",
+                    "release": "0.1.0",
+                    "address": f"10.0.0.{node}:{4748 + one}",
+                    "uptime_seconds": 86_400.0 * 3 + node * 1_000,
+                    "restarts": 1 if (node, one) == (2, 3) else 0,
+                    "load": wave(node * 4 + one, self.now, 60),
+                    "memory_bytes": 180_000_000 + one * 7_000_000,
+                    "connections": 340 + one,
+                    "requests": 12_345_678,
+                    "requests_per_second": 4_000 * wave(node + one, self.now, 60),
+                    "in_flight": 12,
+                    "forwarded": 991,
+                    "loop_lag_seconds": 0.003 * wave(one, self.now, 30),
+                    "parts": {"writer": {"commits": 88_123, "partitions_waiting": one}},
+                }
+                for one in range(4)
+            ]
+
+        return {
+            "cluster": "maitred",
+            "version": 41,
+            "protocol": 3,
+            "lease_seconds": 5.0,
+            "problem": "",
+            "nodes": [
+                {
+                    "id": f"m{one}",
+                    "node": f"{one:08x}",
+                    "address": f"10.0.0.{one}:4747",
+                    "state": "active",
+                    "release": "0.1.0",
+                    "protocol": 3,
+                    "shards": 4,
+                    "since": self.now - 86_400 * 3,
+                    "load": wave(one, self.now, 60),
+                    "beat_seconds_ago": 0.6,
+                    "partitions": 5_120 + one * 31,
+                    "held": None,
+                    "clock_ahead_seconds": 0.0,
+                }
+                for one in (1, 2, 3)
+            ],
+            "shards": [shard for one in (1, 2, 3) for shard in shards(one)],
+            "unreachable": [],
+        }
+
+    def handlers(self, namespace: str, queue: str) -> dict[str, Any]:
+        self.number_of(namespace, queue)
+        return {
+            "functions": [
+                {
+                    "function": self.poison or "send_mail",
+                    "parameters": [
+                        {"name": "address", "type": "str", "required": True, "hidden": False},
+                        {"name": "order", "type": "int", "required": True, "hidden": False},
+                        {
+                            "name": "lines",
+                            "type": ["list", "int"],
+                            "required": False,
+                            "hidden": False,
+                        },
+                        {"name": "urgent", "type": "bool", "required": False, "hidden": False},
+                        {
+                            "name": "colour",
+                            "type": ["values", "red", "blue"],
+                            "required": False,
+                            "hidden": False,
+                        },
+                        {"name": "card", "type": "str", "required": True, "hidden": True},
+                    ],
+                }
+            ]
+        }
+
+    # Requests
+
+    def view(self, handler: str, given: dict[str, str], values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return what a view of the admin API answers."""
+        match handler, values:
+            case "list_queues", ():
+                return self.list_queues(given)
+            case "show_series", ():
+                return self.series(given)
+            case "list_workers", ():
+                return self.list_workers(given)
+            case "list_nodes", ():
+                return self.nodes()
+            case "list_queries", (namespace,):
+                return self.queries(namespace, given)
+            case "describe_queue", (namespace, queue):
+                return self.describe(namespace, queue)
+            case "list_tasks", (namespace, queue):
+                return self.tasks(namespace, queue, given)
+            case "list_dead_groups", (namespace, queue):
+                return self.dead_groups(namespace, queue)
+            case "list_handlers", (namespace, queue):
+                return self.handlers(namespace, queue)
+            case "task_history", (namespace, queue, partition, sequence):
+                return self.history(namespace, queue, partition, sequence, given)
+        raise Refusal(404, "unknown-route", f"There is no view {handler}.")
+
+    def change(
+        self,
+        method: str,
+        handler: str,
+        values: tuple[Any, ...],
+        body: Any,  # noqa: ANN401
+    ) -> dict[str, Any]:
+        """Answer a request that changes something."""
+        self.changes.append((method, handler, body))
+        match handler, values:
+            case "act_on_tasks", (namespace, queue):
+                return self.act(body, namespace, queue)
+            case "pause_queue", (namespace, queue):
+                pause = {"by": "alice", "at": self.now, "reason": body["reason"]}
+                self.paused[f"{namespace}/{queue}"] = pause
+            case "resume_queue", (namespace, queue):
+                self.paused[f"{namespace}/{queue}"] = {}
+            case "purge_queue", _:
+                return {"tasks": {"waiting": 412}, "cursor": None, "unreachable": []}
+            case "add_task", (namespace, queue):
+                return {"id": f"{namespace}/{queue}/0/4294967300", "location": "/"}
+            case "query", _:
+                return {"asked": body}
+            case "cancel_query", (_, sequence):
+                return {"sequence": sequence, "state": "cancelling"}
+        return {}
+
+
+STATES: Final = ("running", "waiting", "delayed", "dead", "ended")
+
+TRACEBACK: Final = """\
+Traceback (most recent call last):
+  File "shop/mail.py", line 41, in send_mail
+    reply = provider.send(address, text)
+  File "shop/provider.py", line 17, in send
+    raise ConnectionRefusedError(111, f"Connect call failed {self.address}")
+ConnectionRefusedError: [Errno 111] Connect call failed ('10.0.0.7', 5432)
+"""
+
+
+def fits(task: dict[str, Any], given: dict[str, str]) -> bool:
+    """Whether a task passes the filter of the request."""
+    for name in ("worker", "error"):
+        if given.get(name, "").lower() not in task[name].lower():
+            return False
+    by: str = task["by"]
+    added_at: float = task["added_at"]
+    return by.startswith(given.get("by", "")) and added_at >= float(given.get("added_after", 0))
+
+
+def paged(name: str, rows: list[dict[str, Any]], given: dict[str, str]) -> dict[str, Any]:
+    """Return one page of a list."""
+    start, most = int(given.get("cursor") or 0), int(given.get("most", 100))
+    end = start + most
+    return {
+        name: rows[start:end],
+        "cursor": str(end) if end < len(rows) else None,
+        "unreachable": [],
+    }
