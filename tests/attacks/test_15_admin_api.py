@@ -18,6 +18,7 @@ from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.admin import BODIES
 from maitred.gateway.http.listener import HttpListener
 from maitred.gateway.http.routes import ROUTES
+from maitred.protocol.queries import Queries, QueriesFound
 from maitred.protocol.tasks import Failure
 from maitred.settings import GatewaySettings, Node
 from maitred.surroundings import Surroundings
@@ -89,6 +90,26 @@ async def test_no_answer_has_more_than_its_user_may_see(tmp_path: Path) -> None:
         # Otherwise there would be nothing to see.
         assert seen["auditor"] >= {f"{QUEUE}/tasks", f"{QUEUE}/dead-groups", "/v1/shop/queries"}
         assert len([path for path in seen["auditor"] if path.endswith("/history")]) == 5
+
+
+@in_a_loop
+async def test_the_text_of_a_query_does_not_tell_what_its_handler_hides(tmp_path: Path) -> None:
+    """The handler of the mails hides the card, so the whole text of its queries is left out."""
+    async with admin_stage(tmp_path) as here:
+        client = await here.client()
+        await here.attend(client, "mails")
+        await here.add(client, "plain", [[1]])
+        headers = ("Maitred-Timeout: 0.05",)
+        for queue in ("mails", "plain"):
+            path = f"/v1/shop/queues/{queue}/query"
+            await here.call("POST", path, [1, HIDDEN], user="customer", headers=headers)
+        expected = {"mails": "[hidden]", "plain": f'[1,"{HIDDEN}"]'}
+        for user in ("boss", "auditor", "customer"):
+            rows = (await here.get("/v1/shop/queries", user=user))["queries"]
+            assert {row["queue"]: row["query"] for row in rows} == expected, user
+        found = await client.request(Queries(0, 0, "list"), 20)
+        assert isinstance(found, QueriesFound)
+        assert {row.queue: row.query for row in found.rows} == expected
 
 
 CHANGES = [route for route in ROUTES if route.handler in BODIES or route.handler == "delete_queue"]

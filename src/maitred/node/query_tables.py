@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec import structs
 
-from maitred.errors import InvalidArgument, TooManyGateways
+from maitred.errors import InvalidArgument, MaitredError, TooManyGateways
 from maitred.node.request_table import RequestTable, long_poll_until
 from maitred.protocol.frames import Opcode
-from maitred.protocol.private_data import public_query
+from maitred.protocol.private_data import public_query, queues_with_texts, without_hidden
 from maitred.protocol.queries import (
     QUERIES_UNDER_WAY,
     Order,
@@ -38,7 +38,7 @@ from maitred.routing.names import check_shown_name
 from maitred.security.permissions import EVERY_NAMESPACE, EVERYTHING, denied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.request_origin import RequestOrigin
@@ -72,6 +72,10 @@ QUERIES_MOST: Final = 10_000
 
 ORDERS_KEPT: Final = 100
 """Orders that are kept for a gateway that does not fetch them; the oldest is dropped first."""
+
+
+QUEUES_LOOKED_UP: Final = 200
+"""Most queues whose handlers are looked up for one list; the texts of others are left out."""
 
 
 Key = tuple[str, bytes]
@@ -155,8 +159,15 @@ class QueryTables:
     """Asks the gateways of the node for their query tables, at shard 0, and gathers their
     answers."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        surroundings: Surroundings,
+        signatures: Callable[[str, str], Awaitable[list[bytes]]],
+    ) -> None:
+        """`signatures` asks the root of a queue what its handlers have announced."""
         self._loop = loop
+        self._signatures = signatures
         self._secret = surroundings.secret
         self._gateways: dict[Key, _Gateway] = {}
         self._of_users: Counter[str] = Counter()
@@ -368,7 +379,17 @@ class QueryTables:
                 del self._gathering[number]
         silent = len({key for key, _ in gathering.missing})
         rows = [_shown(row, message) for row in gathering.rows]
+        names = queues_with_texts(rows)[:QUEUES_LOOKED_UP]
+        known = await asyncio.gather(*(self._signatures_of(*name) for name in names))
+        rows = without_hidden(rows, dict(zip(names, known, strict=True)))
         return QueriesFound(rows, len(gateways), silent)
+
+    async def _signatures_of(self, namespace: str, queue: str) -> list[bytes] | None:
+        """Return what the handlers of a queue have announced; None if that cannot be found out."""
+        try:
+            return await self._signatures(namespace, queue)
+        except MaitredError:
+            return None
 
     def _orders_for(self, gateway: _Gateway, message: Queries) -> list[tuple[Order, _Asked]]:
         orders = []

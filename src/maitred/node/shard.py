@@ -239,7 +239,7 @@ class Shard(RequestPlacement):
         queues = QueueRequests(self._partitions, caretaker, signatures)
         relays = Relays(self._partitions)
         self._relays = relays
-        query_tables = QueryTables(self.loop, self._surroundings)
+        query_tables = QueryTables(self.loop, self._surroundings, signatures.of_queue)
         series = ShardSeries(self._partitions)
         self._cluster_requests = ClusterRequests(
             self,

@@ -15,6 +15,7 @@ from maitred.node.request_table import RequestTable
 from maitred.node.task_privacy import HandlerKnowledge
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Signatures, SignaturesFound
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +46,13 @@ class SignatureRequests:
         """Read the signatures of an earlier owner from the store, unless that was done."""
         if not owned.partition.signatures.is_complete:
             await self._read(owned)
+
+    async def of_queue(self, namespace: str, queue: str) -> list[bytes]:
+        """Ask the root of a queue for its signatures; there are none if there is no such queue."""
+        answer = await self._partitions.question(Signatures(namespace, queue, TASKS, 0, 0))
+        if not isinstance(answer, SignaturesFound):
+            raise InternalError("The root did not answer with signatures.")
+        return answer.signatures
 
     async def handlers(self, owned: Owned) -> HandlerKnowledge:
         """Return what the root of the partition's queue knows of its handlers."""

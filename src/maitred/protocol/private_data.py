@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import MsgspecError, msgpack, structs
 
+from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.tasks import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maitred.protocol.queries import QueryRow
+
+HIDDEN_TEXT: Final = "[hidden]"
+"""Stands in place of the text of a query whose handler hides arguments: a text has all of them."""
 
 _encode: Final = msgpack.Encoder().encode
 _decode: Final = msgpack.Decoder(Failure).decode
@@ -33,3 +39,25 @@ def public_query(row: QueryRow) -> QueryRow:
     """Return the row of a query without its text, and with nothing but the class or the code of its
     error."""
     return structs.replace(row, query="", error=row.error.partition(":")[0])
+
+
+def queues_with_texts(rows: list[QueryRow]) -> list[tuple[str, str]]:
+    """Return namespace and name of the queues of which rows have texts."""
+    return list({(row.namespace, row.queue): None for row in rows if row.query})
+
+
+def without_hidden(
+    rows: list[QueryRow], signatures: Mapping[tuple[str, str], list[bytes] | None]
+) -> list[QueryRow]:
+    """Return the rows without the texts of queries whose handlers hide an argument. `signatures`
+    are those of the queues; None, or missing: they are not known, so the texts are left out."""
+    hiding = {
+        name: told is None or any(shape.hidden for shape in known_shapes(told))
+        for name, told in signatures.items()
+    }
+    return [
+        structs.replace(row, query=HIDDEN_TEXT)
+        if row.query and hiding.get((row.namespace, row.queue), True)
+        else row
+        for row in rows
+    ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from maitred.errors import PermissionDenied
+from maitred.errors import MaitredError, PermissionDenied
 from maitred.gateway.http.answers import ListedQueries
-from maitred.protocol.private_data import public_query
+from maitred.protocol.private_data import public_query, queues_with_texts, without_hidden
 from maitred.protocol.queries import QueryFilter
+from maitred.protocol.tasks import Signatures, SignaturesFound
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +18,13 @@ if TYPE_CHECKING:
     from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
     from maitred.settings import Permission
+
+
+QUEUES_LOOKED_UP: Final = 200
+"""Most queues whose handlers are looked up for one list; the texts of others are left out."""
+
+LOOK_UP_SECONDS: Final = 1.0
+"""How long the roots of these queues have to answer."""
 
 
 class QueryViews:
@@ -33,7 +43,18 @@ class QueryViews:
         rows = self._gateway.ask().table.rows(wanted)
         if not caller.allows(namespace, "reveal"):
             rows = [one if one.user == caller.user else public_query(one) for one in rows]
-        return ListedQueries(rows)
+        names = queues_with_texts(rows)[:QUEUES_LOOKED_UP]
+        known = await asyncio.gather(*(self._signatures(*name) for name in names))
+        return ListedQueries(without_hidden(rows, dict(zip(names, known, strict=True))))
+
+    async def _signatures(self, namespace: str, queue: str) -> list[bytes] | None:
+        """Return what the handlers of a queue have announced; None if that cannot be found out."""
+        message = Signatures(namespace, queue, TASKS, 0, 0)
+        try:
+            answer = await self._gateway.requester().request(message, LOOK_UP_SECONDS)
+        except MaitredError:
+            return None
+        return cast("SignaturesFound", answer).signatures
 
 
 def restrict_to_own(caller: AdminCaller, wanted: QueryFilter, permission: Permission) -> None:

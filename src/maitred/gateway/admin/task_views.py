@@ -109,7 +109,7 @@ class TaskViews:
         page_of = ("dead groups", namespace, queue)
         place = read_page(params.get("cursor"), *page_of)
         client, id_ = self._gateway.requester(), QueueId(namespace, queue, TASKS)
-        groups = _Groups()
+        groups = DeadGroupCount()
         silent: dict[int, Silent] = {}
         loop = asyncio.get_running_loop()
         until = loop.time() + SCAN_SECONDS
@@ -173,7 +173,7 @@ def row_of(queue: QueueId, task: ListedTask, sight: Sight) -> TaskRow:
     return TaskRow(**task_row(queue, task))  # type: ignore[arg-type]
 
 
-class _Groups:
+class DeadGroupCount:
     """Dead letters, counted by why they died."""
 
     def __init__(self) -> None:
