@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 
 from tests.console.conftest import Tab, tab
+from tests.console.pictures import FOLDER, PICTURES, take
 from tests.console.world import World
+
+pytestmark = pytest.mark.timeout(300)
+"""The first test may have to install the browser."""
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -358,3 +364,14 @@ def test_names_errors_and_arguments_are_only_text(
         )
         assert blocked == "TypeError"
         one.problems.clear()  # the browser reports what was tried here
+
+
+def test_the_documents_pictures_can_be_taken_again(browser: Browser, stage: Stage) -> None:
+    page = (FOLDER.parent / "console.md").read_text()
+    for name, (_, _, _, options) in PICTURES.items():
+        assert f"pictures/console-{name}.png" in page
+        with Image.open(FOLDER / f"console-{name}.png") as kept:
+            assert kept.size == tuple(options["viewport"].values())
+    with Image.open(BytesIO(take(browser, stage, "dead"))) as taken:
+        assert taken.size == tuple(PICTURES["dead"][3]["viewport"].values())
+        assert len(taken.getcolors() or ()) > 20  # it is no empty page

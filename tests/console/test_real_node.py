@@ -6,8 +6,13 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.console.conftest import tab
 from tests.node.nodes import running_node
+
+pytestmark = pytest.mark.timeout(300)
+"""The first test may have to install the browser."""
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

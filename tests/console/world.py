@@ -512,6 +512,7 @@ class World:
             else f"worker-{number:04}",
             "session": f"{number * 2_654_435_761 % 2**64:032x}",
             "queues": queues,
+            "queue_count": len(queues),
             "slots": slots,
             "busy": busy,
             "limit": max(busy, int(slots * 0.8)),

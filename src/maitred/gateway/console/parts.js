@@ -349,7 +349,8 @@ export class Suggesting {
         },
         onkeydown: (event) => this.onKey(event),
         onchange: () => {
-          if (!this.open || !this.items.length) this.chosen(this.value);
+          // What was typed counts when it is entered; a field that was cleared counts at once.
+          if (this.value === "") this.chosen("");
         },
       }),
       h(

@@ -81,7 +81,7 @@ export class TaskPage {
         kind: "toggle",
         pressed: this.reveal,
         denied: this.app.denied(this.namespace, "reveal"),
-        title: "Arguments, result and messages. The audit log notes who looks.",
+        title: "Arguments, result and messages.",
         onclick: () => {
           this.reveal = !this.reveal;
           this.watch();

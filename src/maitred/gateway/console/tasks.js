@@ -250,7 +250,7 @@ export class TaskList {
           pressed: this.reveal,
           denied: cannotReveal,
           kind: "toggle",
-          title: "Arguments and messages of errors. The audit log notes who looks.",
+          title: "Arguments and messages of errors.",
           onclick: () => this.set({ reveal: !this.reveal }),
         }),
       ),

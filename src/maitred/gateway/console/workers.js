@@ -11,7 +11,10 @@ import { Table } from "./table.js";
 const PAGE = 100;
 
 // Cells of one row; a worker with more slots says how many there are besides.
-const CELLS_MAX = 60;
+const CELLS_MAX = 54;
+
+// From so many cells on they are smaller, so that two lines have room for them.
+const MANY = 32;
 
 const ROW_HEIGHT = 44;
 
@@ -113,7 +116,7 @@ export class Workers {
     const names = this.queuesOf(row);
     return [
       names.slice(0, 2).map(([namespace, queue], at) => h("span", { key: at }, at ? ", " : "", link(queuePlace(namespace, queue), `${namespace}/${queue}`))),
-      names.length > 2 ? h("span", { class: "dim", title: names.map((one) => one.join("/")).join(", ") }, ` and ${names.length - 2} more`) : null,
+      row.queue_count > 2 ? h("span", { class: "dim", title: names.map((one) => one.join("/")).join(", ") }, ` and ${count(row.queue_count - 2)} more`) : null,
     ];
   }
 
@@ -129,7 +132,7 @@ export class Workers {
       const what = one ? `${one.queue ?? ""} ${one.task ? `task ${one.task}` : `query ${one.query ?? ""}`}${one.since ? `, for ${duration(Math.max(0, now() - one.since))}` : ""}` : { busy: "busy", free: "free", closed: "beyond the measured limit" }[kind];
       cells.push(h("i", { key: at, class: `cell ${kind}`, title: what }));
     }
-    return h("span", { class: "cells", role: "img", "aria-label": `${row.busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
+    return h("span", { class: `cells ${shown > MANY ? "many" : ""}`, role: "img", "aria-label": `${row.busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
   }
 
   action(row) {
