@@ -209,9 +209,16 @@ async def test_results_do_not_get_round_the_quota(tmp_path: Path) -> None:
         assert isinstance(last, Outcome)
         assert last.status == "done"  # from memory
         assert any("not kept" in event for _, event, _ in one.node.log.lines)
+    kept = 0
     async with house(tmp_path, namespaces=quotas) as one:
-        with pytest.raises(TaskForgotten):
-            await one.client.request(Await("evil", "mails", 1, 0, 0, described.read_level), 20)
+        # Which of them had room depends on when the sums of the store were read.
+        for sequence in range(described.read_level - tasks + 1, described.read_level + 1):
+            try:
+                await one.client.request(Await("evil", "mails", 1, 0, 0, sequence), 20)
+            except TaskForgotten:
+                continue
+            kept += 1
+    assert 0 < kept <= most // size
 
 
 @in_a_loop
