@@ -63,7 +63,7 @@ class TaskStatus(Struct, frozen=True, kw_only=True):
     """Class of the exception of the last failed attempt, or its code."""
     message: str
     traceback: str
-    """Of the last failure; only `Task.status` has it, not a list."""
+    """The traceback of the last failure. `Task.status` tells it; the tasks of a list have none."""
     arguments: Any
     """A dict by name, if the names are known, else a list; hidden ones are "[hidden]". None: see
     `withheld`."""

@@ -126,7 +126,7 @@ class MergedTasks:
 
     @property
     def place(self) -> TaskPlace | None:
-        """Where the next page begins; None if there is none."""
+        """Return where the next page begins, or None if this page is the last one."""
         return self._last if self._heads else None
 
     def wanted(self) -> dict[int, After]:

@@ -275,7 +275,7 @@ class _Page:
         return self._looked_at >= LOOKED_MAX or self._loop.time() >= self._until
 
     def made(self, cursor: str | None) -> TaskPage:
-        """Return the page."""
+        """Return the tasks that were gathered, and where the next page begins."""
         more = cursor is not None and not self.is_full
         return TaskPage(self._tasks, cursor, more, self._silent, self._looked_at)
 

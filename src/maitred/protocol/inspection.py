@@ -140,7 +140,7 @@ class ListedTask(Struct, kw_only=True, omit_defaults=True):
     error: str = ""
     """Class of the exception of the last failed attempt, or its code."""
     message: str = ""
-    """Private."""
+    """The message of that error. Private."""
     payload_bytes: int = 0
     arguments: bytes | None = None
     """The arguments as msgpack: a map by name if the names are known, else an array. Hidden ones
@@ -208,7 +208,7 @@ class HistoryEvent(Struct, kw_only=True, omit_defaults=True):
     by: str = ""
     error: str = ""
     message: str = ""
-    """Private."""
+    """The message of that error. Private."""
     forwarded: bool = False
     """Whether the worker waited at a parent partition."""
     omitted: int = 0

@@ -38,7 +38,7 @@ class UnreachablePart(Struct, kw_only=True, omit_defaults=True):
 
 
 class CallerState(Struct):
-    """Who asks, and what that user may do."""
+    """The user who sent the request, and what that user may do."""
 
     user: str | None
     permissions: dict[str, list[Permission]]
@@ -133,7 +133,7 @@ class PurgedQueue(Struct):
     """How many tasks this request has dropped or counted."""
 
     tasks: dict[str, int]
-    """By state."""
+    """The number of tasks by their state."""
     cursor: str | None
     """Send the request again with it, until it is null."""
     unreachable: list[UnreachablePart]
@@ -221,7 +221,7 @@ class TaskRow(Struct, kw_only=True):
     """Why a dead letter died."""
     error: str
     message: str
-    """Private."""
+    """The message of that error. Private."""
     payload_bytes: int
     withheld: Withheld
     """Why there are no arguments although they were asked for."""
@@ -250,7 +250,7 @@ class HistoryRow(Struct, kw_only=True):
     by: str
     error: str
     message: str
-    """Private."""
+    """The message of that error. Private."""
     forwarded: bool
     omitted: int
     """So many events before this one are no longer known."""
@@ -267,9 +267,9 @@ class TaskHistory(Struct, kw_only=True):
     timeout: float
     lease_until: float
     traceback: str
-    """Private."""
+    """The traceback of the last failure. Private."""
     result: Any
-    """Private."""
+    """What the handler returned. Private."""
     result_withheld: Withheld
     function: str
 
@@ -389,12 +389,12 @@ class NodesState(Struct):
     """The nodes, and the state of each shard."""
 
     cluster: str | None
-    """The name of the cluster; null: there is none."""
+    """The name of the cluster; null for a node that belongs to none."""
     version: int
     protocol: int
     lease_seconds: float
     problem: str
-    """Why the membership table cannot be read; empty if it can, or there is none."""
+    """Why the membership table cannot be read; empty if it can be read, or without a cluster."""
     nodes: list[NodeRow]
     shards: list[ShardStatus]
     unreachable: list[UnreachablePart]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AdminCaller(NamedTuple):
-    """Who asks a gateway, and from where."""
+    """The user who sent a request to a gateway, and the address that it came from."""
 
     identity: Identity | None
     """None: the gateway has no users, and every caller may do anything."""
