@@ -497,8 +497,10 @@ def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -
         base = http_of(node)
         served(base)
         # Those that answer in another way where tasks and queries end; none that stops the queue.
-        tried = ("query", "add_task", "task_result", "cancel_task", "list_queries", "cancel_query")
-        tried += ("list_tasks", "task_history", "act_on_tasks")
+        tried = (
+            *("query", "add_task", "task_result", "cancel_task", "list_queries", "cancel_query"),
+            *("list_tasks", "task_history", "act_on_tasks"),
+        )
         chosen = [word for one in tried for word in ("--include-operation-id", one)]
         phases = ("--phases", "coverage,fuzzing")
         done = schemathesis(base, tmp_path, "-n", "8", *phases, *chosen, more=served_only)
