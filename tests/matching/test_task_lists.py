@@ -82,6 +82,29 @@ def test_ended_tasks_are_bounded_in_number_and_time() -> None:
     assert driver.partition.lists.one(found[0].task.sequence, driver.now) is None
 
 
+def test_a_busy_partition_keeps_a_sample_of_what_ended() -> None:
+    driver = Driver(history=History(tasks=50, seconds=3600.0))
+
+    def ends(tasks: int) -> None:
+        for _ in range(tasks // 20):
+            driver.add(20)
+            driver.finish(*driver.take("w", 20))
+
+    ends(100)
+    begun = driver.now
+    assert len(listing.ended(driver, 1_000)) == 50, "a burst is kept"
+    for _ in range(6):
+        driver.pass_time(1.0)
+        ends(100)
+    later = [one for one in listing.ended(driver, 1_000) if one.task.ended > begun + 0.5]
+    assert len(later) == 6 * 5, "then a tenth a second"
+    driver.pass_time(30.0)
+    ends(100)
+    assert all(one.task.ended == driver.now for one in listing.ended(driver, 1_000)), (
+        "a burst again"
+    )
+
+
 def test_without_history_nothing_is_kept() -> None:
     driver = Driver(history=History(tasks=0))
     driver.add(1)

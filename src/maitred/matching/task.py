@@ -173,6 +173,8 @@ class QueueTask(Struct, gc=False, eq=False):
     """The request of the producer, until the task is safe."""
     ready: float = 0.0
     """Since when it could have been run; set by the code that creates the task."""
+    by: str = ""
+    """User who added it, and the address from which it came."""
     attempt: int = 0
     """Attempts that failed; for a visitor, the number of the next attempt."""
     expires: float = 0.0
@@ -197,8 +199,6 @@ class QueueTask(Struct, gc=False, eq=False):
     revoked: bool = False
     called: bool = False
     """Whether it was called back from the parent."""
-    by: str = ""
-    """User who added it, and the address from which it came."""
     past: bytes = b""
     """Notes about the attempts that are over (`task_history.past_attempts`)."""
     forwarded: bool = False

@@ -91,15 +91,12 @@ class TaskIntake:
         self._meter.added += len(payloads)
         state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {
-            sequence: QueueTask(sequence, priority, terms, payload, now, state, ticket, now)
+            sequence: QueueTask(sequence, priority, terms, payload, now, state, ticket, now, by)
             for sequence, payload in enumerate(payloads, first)
         }
         if expires:
             for task in tasks.values():
                 task.expires = now + expires
-        if by:
-            for task in tasks.values():
-                task.by = by
         own_tasks.tasks.update(tasks)
         if state is WAITING:
             for task in tasks.values():

@@ -99,7 +99,8 @@ class History(Schema, frozen=True, kw_only=True):
 
     tasks: Advanced[Annotated[int, Meta(ge=0, le=100_000)]] = 1_000
     """Most tasks that are over and that each partition keeps in memory; some 700 bytes each, with
-    arguments of up to 16 KiB. 0: none."""
+    arguments of up to 16 KiB. A partition in which more than a tenth of them end a second, for
+    longer than a burst, keeps a tenth a second and leaves the others out. 0: none."""
 
     seconds: Advanced[Seconds] = 3600.0
     """How long each of them is kept. All partitions of a shard together keep
