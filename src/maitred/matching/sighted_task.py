@@ -28,4 +28,4 @@ class SightedTask(NamedTuple):
     died_at: float = 0.0
     """When a dead letter died, as a unix time."""
     reason: str = ""
-    """Why it died."""
+    """Why a dead letter died: `failed`, `timed-out` or `lost`; empty for other tasks."""

@@ -155,7 +155,7 @@ class EndedTasks:
         return f"<EndedTasks: {len(self._kept)} of {self._most}>"
 
     def limit_to(self, most: int, seconds: float) -> None:
-        """Keep so many tasks from now on, and each for so long."""
+        """Keep at most `most` tasks from now on, each for `seconds` after its end."""
         if most != self._most:
             self._most, self._left, self._refilled_at = most, 0, -inf
         self._seconds = seconds
@@ -211,7 +211,7 @@ class EndedTasks:
             yield task
 
     def forget_expired(self, now: float) -> None:
-        """Forget tasks that ended so long ago."""
+        """Forget the tasks that ended more than `history.seconds` ago."""
         kept = self._kept
         while kept and kept[0].ended + self._seconds <= now:
             self._drop_oldest()

@@ -103,7 +103,7 @@ class PointSum:
                 mine[:] = map(add, mine, numbers) if mine else numbers
 
     def points(self) -> Points:
-        """Return the sum."""
+        """Return the points of all series that were added, step by step."""
         columns = {name: column for name, column in self.columns.items() if column}
         return Points(self.last, self.known, columns, self.waits)
 

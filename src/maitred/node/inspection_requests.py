@@ -60,11 +60,11 @@ class AskedHere:
         self.answered: asyncio.Future[Any] = loop.create_future()
 
     def answer(self, message: object) -> None:
-        """Take the answer."""
+        """Resolve the future with the partition's answer."""
         settle(self.answered, message)
 
     def refuse(self, problem: MaitredError) -> None:
-        """Take the error."""
+        """Resolve the future with the partition's error."""
         settle(self.answered, problem)
 
 

@@ -109,7 +109,7 @@ class Sessions:
         return session
 
     def end(self, session: ConsoleSession) -> None:
-        """Forget a session."""
+        """End a session: its cookie is worth nothing from now on."""
         self._sessions.pop(session.key, None)
 
     def look(self, now: float) -> None:
