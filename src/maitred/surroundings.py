@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from maitred.telemetry.tracing import Tracing
+
 
 class _Scheduling:
     """Reads from Linux how long the calling thread was ready to run and had to wait.
@@ -90,10 +92,14 @@ class Surroundings:
     cpu_times: Callable[[], CpuTimes] | None = None
     """How much the calling thread has computed; None where time is simulated."""
 
+    tracing: Tracing | None = None
+    """Records the spans of this process; None: it does not trace."""
+
     @classmethod
-    def real(cls) -> Surroundings:
+    def real(cls, tracing: Tracing | None = None) -> Surroundings:
         """Return the machine's clock, and randomness seeded by the operating system."""
         return cls(
+            tracing=tracing,
             wall_clock=time.time,
             random=random.Random(),
             boot_clock=boot_clock,

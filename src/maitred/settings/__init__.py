@@ -21,7 +21,7 @@ from maitred.settings.basis import (
     Permission,
     Schema,
 )
-from maitred.settings.clients import ClientSettings, Querying, Upstream, WorkerSettings
+from maitred.settings.clients import ClientSettings, Querying, Telemetry, Upstream, WorkerSettings
 from maitred.settings.node import (
     Audit,
     ClusterSettings,
@@ -58,6 +58,7 @@ __all__ = [
     "Scaling",
     "Schema",
     "Shedding",
+    "Telemetry",
     "Tls",
     "Tokens",
     "Upstream",

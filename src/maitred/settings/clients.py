@@ -19,6 +19,33 @@ from maitred.settings.basis import (
 )
 
 
+class Telemetry(Schema, frozen=True, kw_only=True):
+    """Traces and metrics by OpenTelemetry, for any receiver that speaks OTLP. They need the extra
+    `otel`. What is not set here, OpenTelemetry's own variables decide, such as
+    `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_EXPORTER_OTLP_HEADERS`."""
+
+    traces: bool = False
+    """Whether spans of tasks and queries are exported."""
+
+    metrics: bool = False
+    """Whether the metrics of `/metrics` are exported as well, under the same names."""
+
+    sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Fraction of the traces that begin at this process and are recorded. A trace that a caller
+    began is recorded if the caller records it."""
+
+    endpoint: Annotated[str, Meta(pattern=r"^https?://[^?#\s]+$")] | None = None
+    """Where the receiver is, such as `http://127.0.0.1:4317`; with `https` the connection is by
+    TLS."""
+
+    protocol: Literal["grpc", "http/protobuf"] | None = None
+    """How the receiver is reached; by default what `OTEL_EXPORTER_OTLP_PROTOCOL` says, else
+    `grpc`."""
+
+    interval_seconds: Seconds = 15.0
+    """Interval between two exports of metrics: the usual one of Prometheus."""
+
+
 class Querying(Schema, frozen=True, kw_only=True):
     """How a gateway runs queries, or a client that is its own gateway."""
 

@@ -20,7 +20,7 @@ from maitred.settings.basis import (
     Text,
     Wait,
 )
-from maitred.settings.clients import Querying
+from maitred.settings.clients import Querying, Telemetry
 from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -268,6 +268,7 @@ class Node(Schema, frozen=True, kw_only=True):
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     monitor: Advanced[Monitor] = field(default_factory=Monitor)
+    telemetry: Advanced[Telemetry] = field(default_factory=Telemetry)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)

@@ -1,0 +1,1 @@
+"""Traces and metrics in OpenTelemetry's form; OpenTelemetry is imported only when it is used."""

@@ -1,0 +1,206 @@
+"""Sends spans and metrics to a receiver by OTLP, in the background of a process.
+
+What the settings leave open, OpenTelemetry's own variables decide (`OTEL_EXPORTER_OTLP_...`,
+`OTEL_SERVICE_NAME`, `OTEL_BSP_...`), as operators of OpenTelemetry are used to.
+
+A receiver that is away costs no task anything: spans wait in a bounded queue of a thread of their
+own, and what does not fit is dropped, counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from maitred import __version__
+from maitred.line_budget import LineBudget, left_out
+from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.sdk.metrics.export import MetricExporter
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from maitred.logs import Logger
+    from maitred.settings import Telemetry
+
+CLOSE_SECONDS: Final = 3.0
+"""Longest that a stopping process waits for a receiver: well within the grace period that service
+managers give."""
+
+QUIET_SECONDS: Final = 10.0
+"""Pause between two lines about failed exports."""
+
+_LOGGER: Final = "opentelemetry"
+_PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+
+
+def tracing_of_process(
+    settings: Telemetry,
+    log: Logger,
+    *,
+    service: str,
+    **attributes: str | int,
+) -> OpenTelemetryTracing:
+    """Return the tracing of a process of maitred itself: it exports to the receiver of the
+    settings. `attributes` describe the process (`maitred.NAME`)."""
+    provider = TracerProvider(resource=resource(service, attributes), shutdown_on_exit=False)
+    exporter = CountingExporter(_span_exporter(settings))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    _log_failures(log)
+
+    async def close() -> None:
+        if not await in_thread(provider.shutdown):
+            log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
+
+    return OpenTelemetryTracing(
+        provider,
+        sample=settings.sample,
+        random=random.random,
+        statistics=exporter.statistics,
+        close=close,
+    )
+
+
+def resource(service: str, attributes: Mapping[str, str | int]) -> Resource:
+    """Return the description of this process. OpenTelemetry's variables take precedence for the
+    name of the service."""
+    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    found: dict[str, str | int] = {f"maitred.{name}": one for name, one in attributes.items()}
+    found["service.version"] = __version__
+    found["process.pid"] = os.getpid()
+    if not named:
+        found["service.name"] = service
+    return Resource.create(found)
+
+
+def _is_http(settings: Telemetry) -> bool:
+    return (settings.protocol or os.environ.get(_PROTOCOL_VARIABLE, "grpc")) == "http/protobuf"
+
+
+def _span_exporter(settings: Telemetry) -> SpanExporter:
+    endpoint = settings.endpoint
+    if _is_http(settings):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter(endpoint=_path(endpoint, "v1/traces"))
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
+        OTLPSpanExporter as GrpcSpanExporter,
+    )
+
+    return GrpcSpanExporter(endpoint=endpoint, insecure=_is_plain(endpoint))
+
+
+def metric_exporter(settings: Telemetry) -> MetricExporter:
+    """Return what sends metrics to the receiver of the settings."""
+    endpoint = settings.endpoint
+    if _is_http(settings):
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        return OTLPMetricExporter(endpoint=_path(endpoint, "v1/metrics"))
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
+        OTLPMetricExporter as GrpcMetricExporter,
+    )
+
+    return GrpcMetricExporter(endpoint=endpoint, insecure=_is_plain(endpoint))
+
+
+def _path(endpoint: str | None, path: str) -> str | None:
+    """Return where one kind of data goes, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it for all kinds."""
+    return None if endpoint is None else f"{endpoint.rstrip('/')}/{path}"
+
+
+def _is_plain(endpoint: str | None) -> bool | None:
+    """Return whether the connection is without TLS; None: OpenTelemetry's variables decide."""
+    return None if endpoint is None else not endpoint.startswith("https:")
+
+
+class CountingExporter(SpanExporter):
+    """Counts the spans that an exporter sent, and those that it lost."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self.exported = 0
+        self.lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans, and count them."""
+        try:
+            result = self._exporter.export(spans)
+        except BaseException:
+            self.lost += len(spans)
+            raise
+        if result is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+        else:
+            self.lost += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        """End the connection to the receiver."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Send what the exporter still has."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def statistics(self) -> dict[str, int]:
+        """Return both counts."""
+        return {"spans_exported": self.exported, "spans_lost": self.lost}
+
+
+async def in_thread(work: Callable[[], object]) -> bool:
+    """Run something that may block in a thread that does not keep the process alive; return whether
+    it ended within `CLOSE_SECONDS`."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            loop.call_soon_threadsafe(tell)
+
+    threading.Thread(target=run, name="maitred-telemetry", daemon=True).start()
+    done, _ = await asyncio.wait({ended}, timeout=CLOSE_SECONDS)
+    return bool(done)
+
+
+class _FailureLog(logging.Handler):
+    """Writes what OpenTelemetry logs into the log of the process, a line in ten seconds."""
+
+    def __init__(self, log: Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+        self._budget = LineBudget(QUIET_SECONDS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        unlogged = self._budget.take(time.monotonic())
+        if unlogged is not None:
+            self._log.warning(
+                "telemetry was not exported", reason=record.getMessage(), **left_out(unlogged)
+            )
+
+
+def _log_failures(log: Logger) -> None:
+    """Have OpenTelemetry's own complaints written to the log of this process."""
+    found = logging.getLogger(_LOGGER)
+    if not any(isinstance(one, _FailureLog) for one in found.handlers):
+        found.addHandler(_FailureLog(log))
+        found.propagate = False

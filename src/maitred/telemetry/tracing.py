@@ -1,0 +1,105 @@
+"""What the other parts of maitred need of tracing: an interface without OpenTelemetry.
+
+A process that does not trace has None in place of a `Tracing`, and so pays one comparison for each
+task or query. Contexts are the bytes of `maitred.trace_context`.
+
+A trace looks like this; each line is a span, and those further in are its children:
+
+    send shop/mails                 the producer, until the task is durable
+      wait shop/mails               the node, from ready to given to a worker
+        process shop/mails          the worker, while the handler runs; what it traces is further in
+      wait shop/mails               the same for the second attempt
+        process shop/mails          linked to the first attempt's
+
+    query shop/price                the gateway or the caller, from its begin to its end
+      answer shop/price             the worker; a second attempt is linked to the first
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from maitred.trace_context import NOT_RECORDED
+
+if TYPE_CHECKING:
+    from maitred.errors import MaitredError
+
+
+class OpenSpan(Protocol):
+    """A span that has begun; it is recorded when it ends."""
+
+    @property
+    def context(self) -> bytes:
+        """The context that is sent along, for spans further in."""
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace in hexadecimal digits, for logs; empty if it is not recorded."""
+
+    def enter(self) -> None:
+        """Make it the current span of the running context: what runs there is further in."""
+
+    def end(self, problem: MaitredError | None = None, *, task: str = "") -> None:
+        """End it, with the error that the caller gets, if it gets one. `task` is the id of the
+        task that was added."""
+
+    def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
+        """End it because the handler failed. The texts are free of hidden arguments."""
+
+    def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
+        """End the span of a query as its row in the query table says."""
+
+
+class Tracing(Protocol):
+    """Records the spans of one process. Names of queues are `namespace/queue`."""
+
+    def sends(self, queue: str, tasks: int, parent: bytes = b"") -> OpenSpan:
+        """Begin the span of adding tasks; its parent is the caller's context, else the current
+        span."""
+
+    def waited(
+        self, trace: bytes, task: str, attempt: int, seconds: float, *, forwarded: bool
+    ) -> bytes:
+        """Record that a task waited for so many seconds until now, when a worker was given it;
+        return the context for the worker. `task` is its id, `namespace/queue/partition/sequence`.
+        """
+
+    def processes(self, trace: bytes, task: str, attempt: int, *, worker: str) -> OpenSpan:
+        """Begin the span of an attempt at a task."""
+
+    def queries(self, queue: str, parent: bytes, *, served: bool) -> OpenSpan:
+        """Begin the span of a query; `served` tells whether this gateway serves it for another
+        program, rather than asks for itself."""
+
+    def answers(self, trace: bytes, queue: str, query: str, *, worker: str) -> OpenSpan:
+        """Begin the span of a query at a worker; `query` is the gateway and its number there."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers `traceparent` and `tracestate` of the current span, for a request by
+        HTTP; empty if there is none."""
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many spans were exported, and how many were lost."""
+
+    async def close(self) -> None:
+        """Export what was recorded, for a bounded time."""
+
+
+class NoSpan:
+    """Stands for the span of a trace that is not recorded."""
+
+    __slots__ = ()
+    context = NOT_RECORDED
+    trace_id = ""
+
+    def enter(self) -> None:
+        """Do nothing."""
+
+    def end(self, problem: MaitredError | None = None, *, task: str = "") -> None:
+        """Do nothing."""
+
+    def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
+        """Do nothing."""
+
+    def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
+        """Do nothing."""
