@@ -89,8 +89,8 @@ def state_of(trace: bytes) -> str:
 
 
 def round_of(trace: bytes) -> int:
-    """Return the number of the round (`in_round`)."""
-    return trace[2]
+    """Return the number of the round (`in_round`); 0 of bytes that name no trace."""
+    return trace[2] if is_context(trace) else 0
 
 
 def in_round(trace: bytes, number: int) -> bytes:

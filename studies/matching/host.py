@@ -119,6 +119,7 @@ class Host(PartitionDriver):
         self.users = NO_USERS
         self.errors: Counter[str] = Counter()
         self.damaged: Counter[str] = Counter()
+        self.tracing = None
         self.holders: dict[int, Holder] = {}
         self.spawn = model.clock.spawn
         self.writer = ModelWriter(model.clock, model.contents, settings.commit_seconds, self.touch)

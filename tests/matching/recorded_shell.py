@@ -136,6 +136,7 @@ class RecordedShell:
         self.users = USERS
         self.errors: Counter[str] = Counter()
         self.damaged: Counter[str] = Counter()
+        self.tracing = None
         self.asked: list[TreeRequest] = []
         """Every request that was sent, in order."""
         self.reads: list[Coroutine[Any, Any, None]] = []

@@ -53,6 +53,7 @@ from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
 from maitred.routing.names import TASKS, QueueId, check_name
 from maitred.settings import PORT
 from maitred.surroundings import Surroundings
+from maitred.telemetry.start import program_tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from maitred.app.task_listing import TaskFilters
     from maitred.app.task_views import TaskStatus
     from maitred.client.client import AsyncClient
+    from maitred.telemetry.tracing import Tracing
 
     class Decorating(Protocol):
         """The decorator that `App.handler` returns, typed by the kind of function."""
@@ -105,15 +107,18 @@ class App:
         *,
         node: str | None = None,
         surroundings: Surroundings | None = None,
+        tracing: bool | Tracing = False,
         **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
     ) -> None:
+        """`tracing` records the tasks and queries that the program begins, with the tracer provider
+        that the program has set up (`maitred[otel]`)."""
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         """Handlers by the name of their queue."""
         self.node = node
         self.sync: Final = SyncApp(self)
         self._settings = settings
-        self._surroundings = surroundings or Surroundings.real()
+        self._surroundings = surroundings or Surroundings.real(_tracing(tracing))
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
         PendingClient(node or DEFAULT_NODE, **settings)
@@ -308,3 +313,9 @@ class SyncApp:
 
     async def _open(self) -> AsyncClient:
         return (await self._app.session()).client
+
+
+def _tracing(wanted: bool | Tracing) -> Tracing | None:
+    if isinstance(wanted, bool):
+        return program_tracing() if wanted else None
+    return wanted

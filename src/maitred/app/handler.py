@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from maitred.app.task_listing import TaskFilters
     from maitred.app.task_views import TaskStatus
     from maitred.client.asked_query import AskedQuery
-    from maitred.client.enqueue_batches import Conditions, EnqueueBatches
+    from maitred.client.enqueue_batches import Conditions, EnqueueBatches, EnqueuedTask
     from maitred.client.query_gateway import QueryGateway
     from maitred.routing.names import QueueId
+    from maitred.telemetry.tracing import Tracing
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -124,8 +125,25 @@ class Handler(Generic[Parameters, Result, Called]):
             adding = await self._begin_adding()
         if loop.time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, [payload])
-        partition, sequence, result = await adding.add(self.conditions, payload)
+        if adding.tracing is None:
+            added = await adding.add(self.conditions, payload)
+        else:
+            added = await self._add_traced(adding, adding.tracing, payload)
+        partition, sequence, result = added
         return Task(self.app, self.queue, partition, sequence, self._read_result, result)
+
+    async def _add_traced(
+        self, adding: EnqueueBatches, tracing: Tracing, payload: bytes
+    ) -> EnqueuedTask:
+        name = f"{self.id.namespace}/{self.queue}"
+        span = tracing.sends(name, 1)
+        try:
+            added = await adding.add(self.conditions, payload, span.context)
+        except BaseException as problem:
+            span.end(problem)
+            raise
+        span.end(task=f"{name}/{added.partition}/{added.sequence}" if span.trace_id else "")
+        return added
 
     async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
@@ -145,7 +163,16 @@ class Handler(Generic[Parameters, Result, Called]):
         adding = await self._begin_adding()
         if asyncio.get_running_loop().time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, payloads)
-        added = await adding.add_many(self.conditions, payloads)
+        if adding.tracing is None:
+            added = await adding.add_many(self.conditions, payloads)
+        else:
+            span = adding.tracing.sends(f"{self.id.namespace}/{self.queue}", len(payloads))
+            try:
+                added = await adding.add_many(self.conditions, payloads, span.context)
+            except BaseException as problem:
+                span.end(problem)
+                raise
+            span.end()
         app, queue, read = self.app, self.queue, self._read_result
         return [
             Task(app, queue, partition, sequence, read, result)

@@ -50,6 +50,7 @@ class Session:
         self._random = surroundings.random
         self._addings: dict[QueueId, EnqueueBatches] = {}
         self._signatures = SignatureLookup(client)
+        self._tracing = surroundings.tracing
 
     def adding(self, queue: QueueId, selection: str) -> EnqueueBatches:
         """Return what batches enqueues to this queue; all producers share it, so that they share
@@ -57,7 +58,9 @@ class Session:
         adding = self._addings.get(queue)
         if adding is None:
             view = QueueView(queue, selection, self._random)
-            adding = self._addings[queue] = EnqueueBatches(self.client, view, self._signatures)
+            adding = self._addings[queue] = EnqueueBatches(
+                self.client, view, self._signatures, tracing=self._tracing
+            )
         return adding
 
     async def close(self) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from maitred.client.requester import Requester
     from maitred.client.signatures import SignatureLookup
     from maitred.protocol.messages import AnyAnswer
+    from maitred.telemetry.tracing import Tracing
 
 SPREAD_TASKS: Final = 32
 """Tasks of one message, before a batch is spread over a further partition."""
@@ -87,10 +88,12 @@ task."""
 class _Batch:
     """Tasks that were added in this turn of the loop under the same conditions."""
 
-    __slots__ = ("futures", "payloads")
+    __slots__ = ("futures", "payloads", "traces")
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
+        self.traces: list[bytes] | None = None
+        """Their trace contexts; None while none of them belongs to a trace."""
         self.futures: list[asyncio.Future[EnqueuedTask]] = []
 
 
@@ -106,6 +109,7 @@ class EnqueueBatches:
         "loop",
         "most_bytes",
         "piece_bytes",
+        "tracing",
         "unchecked_until",
         "view",
     )
@@ -116,8 +120,11 @@ class EnqueueBatches:
         view: QueueView,
         signatures: SignatureLookup,
         user: str = "",
+        tracing: Tracing | None = None,
     ) -> None:
         self._client = client
+        self.tracing = tracing
+        """Records the spans of producers; None: the program does not trace."""
         self._signatures = signatures
         self.unchecked_until = -inf
         """The loop's time until which arguments that fit the caller's own handler are added without
@@ -155,8 +162,10 @@ class EnqueueBatches:
             self.view.id, payloads, signature, require_worker=require_worker
         )
 
-    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[EnqueuedTask]:
-        """Add one task; the future has it when it is durable."""
+    def add(
+        self, conditions: Conditions, payload: bytes, trace: bytes = b""
+    ) -> asyncio.Future[EnqueuedTask]:
+        """Add one task, with its trace context; the future has it when it is durable."""
         if len(payload) > self.most_bytes:
             self._check_size(payload)
         batch = self._batches.get(conditions)
@@ -165,15 +174,20 @@ class EnqueueBatches:
                 self._loop.call_soon(self._flush)
             batch = self._batches[conditions] = _Batch()
         future: asyncio.Future[EnqueuedTask] = self._loop.create_future()
+        if trace or batch.traces is not None:
+            if batch.traces is None:
+                batch.traces = [b""] * len(batch.payloads)
+            batch.traces.append(trace)
         batch.payloads.append(payload)
         batch.futures.append(future)
         return future
 
     async def add_many(
-        self, conditions: Conditions, payloads: Sequence[bytes]
+        self, conditions: Conditions, payloads: Sequence[bytes], trace: bytes = b""
     ) -> list[EnqueuedTask]:
-        """Add all these tasks. If one message fails, the tasks of the others are added all the
-        same: the error then says that the outcome is unknown, and how many were added."""
+        """Add all these tasks, which have the same trace context. If one message fails, the tasks
+        of the others are added all the same: the error then says that the outcome is unknown, and
+        how many were added."""
         if not payloads:
             return []
         if max(map(len, payloads)) > self.most_bytes:
@@ -182,7 +196,7 @@ class EnqueueBatches:
 
         async def send(part: list[bytes], corrections: int) -> list[EnqueuedTask]:
             async with under_way:
-                message = self._message(conditions, part)
+                message = self._message(conditions, part, trace)
                 tasks = self._added(message, await self._client.request(message))
             return tasks or await spread(part, self._corrected(corrections))
 
@@ -211,32 +225,38 @@ class EnqueueBatches:
     def _flush(self) -> None:
         batches, self._batches = self._batches, {}
         for conditions, batch in batches.items():
-            self._spread(conditions, batch.payloads, batch.futures, 0)
+            self._spread(conditions, batch.payloads, batch.futures, batch.traces or b"", 0)
 
     def _spread(
         self,
         conditions: Conditions,
         payloads: list[bytes],
         futures: list[asyncio.Future[EnqueuedTask]],
+        traces: bytes | list[bytes],
         corrections: int,
     ) -> None:
         for piece in self._pieces(payloads):
-            self._send(conditions, payloads[piece], futures[piece], corrections)
+            these = traces[piece] if isinstance(traces, list) else traces
+            self._send(conditions, payloads[piece], futures[piece], these, corrections)
 
     def _send(
         self,
         conditions: Conditions,
         payloads: list[bytes],
         futures: list[asyncio.Future[EnqueuedTask]],
+        traces: bytes | list[bytes],
         corrections: int,
     ) -> None:
-        message = self._message(conditions, payloads)
+        if isinstance(traces, list) and traces.count(traces[0]) == len(traces):
+            traces = traces[0]
+        message = self._message(conditions, payloads, traces)
 
         def told(answer: AnyAnswer | MaitredError) -> None:
             try:
                 tasks = self._added(message, answer)
                 if not tasks:
-                    self._spread(conditions, payloads, futures, self._corrected(corrections))
+                    corrected = self._corrected(corrections)
+                    self._spread(conditions, payloads, futures, traces, corrected)
             except MaitredError as problem:
                 for future in futures:
                     if not future.done():
@@ -248,7 +268,9 @@ class EnqueueBatches:
 
         self._client.request_told(message, told)
 
-    def _message(self, conditions: Conditions, payloads: list[bytes]) -> Add:
+    def _message(
+        self, conditions: Conditions, payloads: list[bytes], traces: bytes | list[bytes]
+    ) -> Add:
         view = self.view
         return Add(
             *view.id,
@@ -261,6 +283,7 @@ class EnqueueBatches:
             conditions.expires,
             conditions.terms,
             self._user,
+            traces=traces,
         )
 
     def _added(self, message: Add, answer: AnyAnswer | MaitredError) -> list[EnqueuedTask]:

@@ -36,6 +36,7 @@ class Foreign(NamedTuple):
     timeout: float
     payload: bytes
     waited: float
+    trace: bytes = b""
 
 
 class Give(NamedTuple):

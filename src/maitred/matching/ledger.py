@@ -400,6 +400,7 @@ class Ledger:
                 task.failure,
                 task.by,
                 task.past,
+                task.trace,
             )
             for task in tasks
         ]
@@ -438,7 +439,8 @@ class Ledger:
             letters += len(pending.dead)
             size += rows_bytes(pending.dead, pending.results.values())
         size += sum(
-            len(task.payload) + len(task.failure) + len(task.past) for task in tasks.values()
+            len(task.payload) + len(task.failure) + len(task.past) + len(task.trace)
+            for task in tasks.values()
         )
         size += TASK_BYTES * len(tasks)
         return StoredUse(len(tasks) + letters, size)

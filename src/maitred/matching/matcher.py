@@ -240,6 +240,7 @@ class Matcher:
                     task.terms.timeout,
                     task.payload,
                     now - task.ready,
+                    task.trace,
                 )
             )
         self._effects.append(Give(offer, ours, foreign, offer.reserved))

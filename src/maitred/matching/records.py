@@ -96,6 +96,8 @@ class Record(Struct, array_like=True, gc=False):
     """User who added the task, and the address from which it came."""
     past: bytes = b""
     """Notes about the attempts that are over, for the history of the task."""
+    trace: bytes = b""
+    """The trace context that the producer sent."""
 
 
 class Segment(NamedTuple):

@@ -35,6 +35,7 @@ from maitred.matching.task import (
     recalled,
 )
 from maitred.matching.unread_segments import segment_state
+from maitred.trace_context import in_round, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -330,6 +331,7 @@ class StoreReplies:
         record = decode_record(dead.body, dead.sequence)
         task = recalled(record, wall=self._ledger.wall, now=now, state=WAITING)
         task.attempt = 0
+        task.trace = in_round(task.trace, round_of(task.trace) + 1)
         task.expires = 0.0
         task.due = task.ready = now
         self._own_tasks.opened_again(task)

@@ -201,6 +201,8 @@ class QueueTask(Struct, gc=False, eq=False):
     """Whether it was called back from the parent."""
     past: bytes = b""
     """Notes about the attempts that are over (`task_history.past_attempts`)."""
+    trace: bytes = b""
+    """The trace context that the producer sent."""
     forwarded: bool = False
     """Whether the worker that has it waited at a parent partition."""
     # Once it is over.
@@ -246,4 +248,5 @@ def recalled(record: Record, *, wall: float, now: float, state: State) -> QueueT
         failure=record.failure,
         by=record.by,
         past=record.past,
+        trace=record.trace,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from maitred.errors import TaskForgotten, UnknownTask
@@ -71,19 +72,21 @@ class TaskIntake:
         expires: float = 0.0,
         results: list[bytes | None] | None = None,
         by: str = "",
+        traces: bytes | Sequence[bytes] = b"",
     ) -> int:
         """Take the tasks in; return the number of the first. The token is settled when all tasks
         are safe. If the caller passes an empty list for `results`, it then holds the results of
         the tasks that were done by then and need not be written, in the order of the payloads, with
         None for the others; it stays empty if there are none.
 
-        `by` says for the history of the tasks who adds them.
+        `by` says for the history of the tasks who adds them. `traces` is the trace context of all
+        of them, or of each.
 
         A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
         quota of what is stored has no room for it.
         """
         if self._quotas:
-            self._admit(payloads, delay, now)
+            self._admit(payloads, traces, delay, now)
         own_tasks, backlog = self._own_tasks, self._backlog
         first = own_tasks.take_numbers(len(payloads))
         ticket = Ticket(token, len(payloads), first=first, tasks=len(payloads), results=results)
@@ -94,6 +97,10 @@ class TaskIntake:
             sequence: QueueTask(sequence, priority, terms, payload, now, state, ticket, now, by)
             for sequence, payload in enumerate(payloads, first)
         }
+        if traces:
+            each = repeat(traces) if isinstance(traces, bytes) else traces
+            for task, trace in zip(tasks.values(), each, strict=False):
+                task.trace = trace
         if expires:
             for task in tasks.values():
                 task.expires = now + expires
@@ -125,9 +132,12 @@ class TaskIntake:
                 self._health.tell_by(now + UNSAFE_SECONDS)
         return first
 
-    def _admit(self, payloads: Sequence[bytes], delay: float, now: float) -> None:
+    def _admit(
+        self, payloads: Sequence[bytes], traces: bytes | Sequence[bytes], delay: float, now: float
+    ) -> None:
         count = len(payloads)
         size = sum(map(len, payloads)) + TASK_BYTES * count
+        size += len(traces) * count if isinstance(traces, bytes) else sum(map(len, traces))
         for quota in self._quotas:
             if quota.tasks + count > quota.most_tasks or quota.bytes + size > quota.most_bytes:
                 at_once = not delay and self._workers_wait_for(count)

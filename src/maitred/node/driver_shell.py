@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Finish, Forward, Offer
     from maitred.security.directory import Directory
     from maitred.store.interface import SegmentRead
+    from maitred.telemetry.tracing import Tracing
 
     TreeRequest = Offer | Forward | Finish | Allocate
     """A request that one partition sends to another."""
@@ -70,6 +71,10 @@ class DriverShell(Protocol):
     @property
     def damaged(self) -> Counter[str]:
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Records spans; None: this process does not trace."""
 
     def spawn(self, running: Coroutine[Any, Any, None]) -> object:
         """Run the coroutine in the background."""

@@ -10,6 +10,8 @@ from maitred.logs import OccasionalWarning
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
 from maitred.protocol.tasks import Given, Heard, Offered, Outcome, Revoked
+from maitred.telemetry.tracing import TaskId
+from maitred.trace_context import is_recorded, is_wait_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from maitred.node.effect_driver import TaskDriver
     from maitred.node.owned import Owned
     from maitred.protocol.tasks import Reserved
+    from maitred.telemetry.tracing import Tracing
 
 Reading = TypeVar("Reading", effects.Read, effects.ReadLater)
 Row = TypeVar("Row")
@@ -42,6 +45,7 @@ class TaskEffects:
         self._driver = driver
         self._shell = shell
         self._clock = shell.loop
+        self._tracing = shell.tracing
         self._store = store
         self._newer = driver.newer
         self._reserved = reserved
@@ -85,14 +89,27 @@ class TaskEffects:
                 task.terms.timeout,
                 task.payload,
                 now - task.ready,
+                task.trace,
             )
             for task in effect.tasks
             if task.holder is holder  # else its lease ended before anybody heard of it
         ]
         given += [Given(*foreign) for foreign in effect.foreign]
+        if self._tracing is not None:
+            self._record_waits(self._tracing, owned, given)
         reserved = [*effect.reserved_above]
         reserved += [self._reserved(owned, one) for one in effect.reserved]
         self._offered(owned, effect.offer, given, partition, now, reserved)
+
+    def _record_waits(self, tracing: Tracing, owned: Owned, given: list[Given]) -> None:
+        key = owned.key
+        for one in given:
+            if is_recorded(one.trace) and not is_wait_recorded(one.trace):
+                task = TaskId(f"{key.namespace}/{key.queue}", one.partition, one.sequence)
+                forwarded = one.partition != key.partition
+                one.trace = tracing.waited(
+                    one.trace, task, one.attempt, one.waited, forwarded=forwarded
+                )
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
         self._offered(owned, effect.offer, [], owned.partition, self._clock.time(), [])

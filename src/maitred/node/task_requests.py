@@ -106,6 +106,7 @@ class TaskRequests:
                 expires=message.expires,
                 results=results,
                 by=message.origin,
+                traces=message.traces,
             )
         except (StorageQuotaExceeded, StoreFull) as problem:
             self._partitions.stored.refused(owned.key, len(message.payloads), problem)
@@ -193,6 +194,7 @@ class TaskRequests:
             expires=now + message.expires if message.expires else 0.0,
             origin=message.origin,
             visit=(held, message.version),
+            trace=message.trace,
         )
 
         def recalled() -> None:

@@ -77,6 +77,7 @@ class TreeEffects:
                         one.timeout,
                         one.payload,
                         one.waited,
+                        one.trace,
                     )
                     for one in outcome.tasks
                 ]
@@ -114,6 +115,7 @@ class TreeEffects:
             task.payload,
             now - task.ready,
             max(task.expires - now, 0.001) if task.expires else 0.0,
+            task.trace,
         )
 
         def done(outcome: Struct | MaitredError) -> None:

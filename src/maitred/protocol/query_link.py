@@ -38,6 +38,7 @@ from msgspec import Meta, Struct, msgpack
 from maitred.protocol.queries import Token  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.requests import Milliseconds, Natural  # noqa: TC001 - likewise
 from maitred.protocol.tasks import DONE, STOPPED, WorkerName
+from maitred.trace_context import TRACE_BYTES_MAX
 
 QUERY_LINK_VERSION: Final = 2
 CREDIT: Final = Layout(">I")
@@ -124,6 +125,8 @@ class RunQuery(Struct, array_like=True, gc=False):
     """Tokens with which the same query was sent before, if the gateway lost the connection each
     time and the query may run again: a worker that still runs one of them stops that run, and
     begins this one only after it has ended."""
+    trace: Annotated[bytes, Meta(max_length=TRACE_BYTES_MAX)] = b""
+    """The trace context of the query, whose round is the attempt (`maitred.trace_context`)."""
 
 
 class Load(Struct, array_like=True, frozen=True, gc=False):

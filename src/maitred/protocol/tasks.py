@@ -20,6 +20,7 @@ from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
 from maitred.settings.live import SettingValue  # noqa: TC001 - msgspec reads the annotations
+from maitred.trace_context import TRACE_BYTES_MAX
 
 TASKS_MAX = 10_000
 """Most tasks of one batch. More gain nothing, and a turn of the event loop has to end."""
@@ -34,6 +35,8 @@ REASON_CHARACTERS = 500
 """Longest reason that an operator gives: some sentences. Every partition keeps it in memory."""
 
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS)]
+Trace = Annotated[bytes, Meta(max_length=TRACE_BYTES_MAX)]
+"""The trace context of a task or query (`maitred.trace_context`); empty: it belongs to no trace."""
 Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
 Duration = Annotated[float, Meta(ge=0, le=NEVER)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
@@ -76,6 +79,8 @@ class Add(PartitionRequest, array_like=True, gc=False):
     origin: str = ""
     """Who adds the tasks and from where, for their history, as in `alice@10.0.0.7`; the shard that
     the client is connected to fills it in."""
+    traces: Trace | Annotated[list[Trace], Meta(max_length=TASKS_MAX)] = b""
+    """The trace context of all tasks, or of each, in the order of the payloads."""
 
 
 class Added(Answer, array_like=True, gc=False):
@@ -196,6 +201,8 @@ class Given(Struct, array_like=True, gc=False):
     payload: bytes
     waited: float = 0.0
     """Seconds from when the task was ready to run until it was given to the worker."""
+    trace: bytes = b""
+    """The task's trace context, for the worker."""
 
 
 class Reserved(Struct, array_like=True, gc=False):
@@ -343,6 +350,7 @@ class Forward(PartitionRequest, array_like=True, gc=False):
     waited: float
     expires: float = 0.0
     """Seconds after which the task may no longer be begun; 0: it never expires."""
+    trace: Trace = b""
 
 
 class Forwarded(Answer, array_like=True, gc=False):

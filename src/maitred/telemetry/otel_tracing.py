@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from maitred.errors import MaitredError
-    from maitred.telemetry.tracing import OpenSpan
+    from maitred.telemetry.tracing import OpenSpan, TaskId
 
 SCOPE: Final = "maitred"
 """Name of the instrumentation scope of all spans."""
@@ -105,11 +104,11 @@ class _Recorded:
     def enter(self) -> None:
         contexts.attach(set_span_in_context(self._span))
 
-    def end(self, problem: MaitredError | None = None, *, task: str = "") -> None:
+    def end(self, problem: BaseException | None = None, *, task: str = "") -> None:
         if task:
             self._span.set_attribute("messaging.message.id", task)
         if problem is not None:
-            self._fails(problem.code, problem.sentence)
+            self._fails(getattr(problem, "code", type(problem).__qualname__), str(problem))
         self._span.end()
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
@@ -181,22 +180,17 @@ class OpenTelemetryTracing:
     # Nodes
 
     def waited(
-        self, trace: bytes, task: str, attempt: int, seconds: float, *, forwarded: bool
+        self, trace: bytes, task: TaskId, attempt: int, seconds: float, *, forwarded: bool
     ) -> bytes:
         if not is_recorded(trace):
             return trace
-        queue, partition = _parts(task)
-        attributes = _of_queue(queue, "wait") | {
-            "messaging.destination.partition.id": partition,
-            "messaging.message.id": task,
-            "maitred.attempt": attempt,
-        }
+        attributes = _of_task(task, "wait", attempt)
         if forwarded:
             attributes["maitred.forwarded"] = True
         now = time.time_ns()
-        self._ids.next.span = derived_span_id(trace, "wait", task, attempt)
+        self._ids.next.span = derived_span_id(trace, "wait", str(task), attempt)
         span = self._tracer.start_span(
-            f"wait {queue}",
+            f"wait {task.queue}",
             context=self._remote(trace),
             attributes=attributes,
             start_time=now - int(max(seconds, 0.0) * 1e9),
@@ -206,25 +200,23 @@ class OpenTelemetryTracing:
 
     # Workers
 
-    def processes(self, trace: bytes, task: str, attempt: int, *, worker: str) -> OpenSpan:
-        queue, partition = _parts(task)
-        attributes = _of_queue(queue, "process") | {
-            "messaging.destination.partition.id": partition,
-            "messaging.message.id": task,
-            "maitred.attempt": attempt,
-            "maitred.worker": worker,
-        }
-        name = f"process {queue}"
+    def processes(self, trace: bytes, task: TaskId, attempt: int, *, worker: str) -> OpenSpan:
+        if trace == NOT_RECORDED:
+            return self._not_recorded
+        attributes = _of_task(task, "process", attempt) | {"maitred.worker": worker}
+        name = f"process {task.queue}"
         if not is_recorded(trace):
             return self._begin(trace, name, SpanKind.CONSUMER, attributes)
         parent = trace
         if is_wait_recorded(trace):
-            waited = derived_span_id(trace, "wait", task, attempt)
+            waited = derived_span_id(trace, "wait", str(task), attempt)
             parent = packed(trace_id_of(trace), waited, flags_of(trace), state_of(trace))
-        return self._attempt(parent, trace, name, (SpanKind.CONSUMER, task, attempt), attributes)
+        return self._attempt(
+            parent, trace, name, (SpanKind.CONSUMER, str(task), attempt), attributes
+        )
 
     def answers(self, trace: bytes, queue: str, query: str, *, worker: str) -> OpenSpan:
-        attempt = round_of(trace) if is_context(trace) else 1
+        attempt = max(round_of(trace), 1)
         attributes: Attributes = {
             "rpc.system": SYSTEM,
             "rpc.service": queue,
@@ -352,7 +344,9 @@ def _of_queue(queue: str, operation: str) -> Attributes:
     }
 
 
-def _parts(task: str) -> tuple[str, str]:
-    """Return the queue and the partition in the id of a task."""
-    queue, partition, _ = task.rsplit("/", 2)
-    return queue, partition
+def _of_task(task: TaskId, operation: str, attempt: int) -> Attributes:
+    return _of_queue(task.queue, operation) | {
+        "messaging.destination.partition.id": str(task.partition),
+        "messaging.message.id": str(task),
+        "maitred.attempt": attempt,
+    }

@@ -41,9 +41,10 @@ def process_tracing(
     return tracing_of_process(settings, log, service=service, **attributes)
 
 
-def program_tracing(settings: Telemetry) -> Tracing:
+def program_tracing(sample: float = 1.0) -> Tracing:
     """Return the tracing of a program that uses maitred: it records with the provider that the
-    program has set up, and records nothing as long as there is none."""
+    program has set up, and records nothing as long as there is none. `sample` is the fraction of
+    the traces that begin here and are recorded."""
     check_installed()
     import random
 
@@ -51,4 +52,4 @@ def program_tracing(settings: Telemetry) -> Tracing:
 
     from maitred.telemetry.otel_tracing import OpenTelemetryTracing
 
-    return OpenTelemetryTracing(get_tracer_provider(), sample=settings.sample, random=random.random)
+    return OpenTelemetryTracing(get_tracer_provider(), sample=sample, random=random.random)

@@ -17,12 +17,9 @@ A trace looks like this; each line is a span, and those further in are its child
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from maitred.trace_context import NOT_RECORDED
-
-if TYPE_CHECKING:
-    from maitred.errors import MaitredError
 
 
 class OpenSpan(Protocol):
@@ -39,7 +36,7 @@ class OpenSpan(Protocol):
     def enter(self) -> None:
         """Make it the current span of the running context: what runs there is further in."""
 
-    def end(self, problem: MaitredError | None = None, *, task: str = "") -> None:
+    def end(self, problem: BaseException | None = None, *, task: str = "") -> None:
         """End it, with the error that the caller gets, if it gets one. `task` is the id of the
         task that was added."""
 
@@ -50,6 +47,18 @@ class OpenSpan(Protocol):
         """End the span of a query as its row in the query table says."""
 
 
+class TaskId(NamedTuple):
+    """Names a task; its text is the id that users see."""
+
+    queue: str
+    """`namespace/queue`"""
+    partition: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.partition}/{self.sequence}"
+
+
 class Tracing(Protocol):
     """Records the spans of one process. Names of queues are `namespace/queue`."""
 
@@ -58,13 +67,12 @@ class Tracing(Protocol):
         span."""
 
     def waited(
-        self, trace: bytes, task: str, attempt: int, seconds: float, *, forwarded: bool
+        self, trace: bytes, task: TaskId, attempt: int, seconds: float, *, forwarded: bool
     ) -> bytes:
         """Record that a task waited for so many seconds until now, when a worker was given it;
-        return the context for the worker. `task` is its id, `namespace/queue/partition/sequence`.
-        """
+        return the context for the worker."""
 
-    def processes(self, trace: bytes, task: str, attempt: int, *, worker: str) -> OpenSpan:
+    def processes(self, trace: bytes, task: TaskId, attempt: int, *, worker: str) -> OpenSpan:
         """Begin the span of an attempt at a task."""
 
     def queries(self, queue: str, parent: bytes, *, served: bool) -> OpenSpan:
@@ -95,7 +103,7 @@ class NoSpan:
     def enter(self) -> None:
         """Do nothing."""
 
-    def end(self, problem: MaitredError | None = None, *, task: str = "") -> None:
+    def end(self, problem: BaseException | None = None, *, task: str = "") -> None:
         """Do nothing."""
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:

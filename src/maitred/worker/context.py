@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.logs import Logger
     from maitred.settings import WorkerSettings
+    from maitred.telemetry.tracing import Tracing
 
 
 class WorkerContext:
@@ -32,6 +33,7 @@ class WorkerContext:
         secret: bytes,
         random: Random,
         log: Logger,
+        tracing: Tracing | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
@@ -42,6 +44,8 @@ class WorkerContext:
         self.session = session_of_secret(secret)
         """Identifies the worker in every other message."""
         self.log = log
+        self.tracing = tracing
+        """Records the spans of attempts and queries; None: the worker does not trace."""
         self.address = ""
         """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""
         self.statistics = WorkerStatistics(settings.slots)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import End
     from maitred.routing.names import QueueId
     from maitred.settings import WorkerSettings
+    from maitred.telemetry.tracing import OpenSpan
     from maitred.worker.outcomes import Ending
 
 
@@ -121,6 +122,7 @@ class Execution(HandlerCall):
         self._entered = False
         self._hidden = None
         self.task = None
+        self.span = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin_in_thread(
@@ -137,12 +139,13 @@ class Execution(HandlerCall):
     def labels(self) -> dict[str, str | int]:
         """Names it in log lines: queue, handler, task and attempt."""
         origin = self.origin
-        return {
+        labels: dict[str, str | int] = {
             "queue": origin.name,
             "handler": origin.handler,
             "task": self.task_id,
             "attempt": self.number,
         }
+        return self._with_trace(labels)
 
     @property
     def is_late(self) -> bool:
@@ -166,8 +169,16 @@ class Execution(HandlerCall):
         """Stop the attempt without a report: another worker has the task by now, or gets it because
         this worker ends."""
         self.told = True
+        if self.span is not None and self._why is None:
+            self._why = outcomes.failure("lost", "The node gave the task to another worker.")
         if not self.cancelled:
             self._stop()
+
+    def end_span(self, span: OpenSpan, ending: Ending) -> None:
+        """End the span as the attempt ended for the node, which heard of it earlier if a time limit
+        passed or the lease was lost."""
+        why = self._why if self.told else None
+        super().end_span(span, ending if why is None else why)
 
     def _stop(self) -> None:
         self.cancelled = True

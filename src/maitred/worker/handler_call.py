@@ -11,6 +11,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from maitred.app.attempt import Attempt, running
+from maitred.protocol.tasks import DONE, RETURNED
 from maitred.worker import outcomes
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from maitred.redaction import HiddenParameters, Redaction
+    from maitred.telemetry.tracing import OpenSpan
     from maitred.worker.capacity import Capacity
     from maitred.worker.outcomes import Ending
 
@@ -36,7 +38,7 @@ class HandlerHost(Protocol):
 class HandlerCall(Attempt):
     """The attempt that `maitred.current()` returns, with the call of its handler."""
 
-    __slots__ = ("_entered", "_hidden", "_host", "_thread_call", "task")
+    __slots__ = ("_entered", "_hidden", "_host", "_thread_call", "span", "task")
 
     what: ClassVar[str]
     """The word for it in messages: "task" or "query"."""
@@ -46,6 +48,8 @@ class HandlerCall(Attempt):
     """Whether the task of the loop has begun to run."""
     task: asyncio.Task[None] | None
     """Calls an async handler (`run`); None while there is none."""
+    span: OpenSpan | None
+    """The span of the call; None if the worker does not trace."""
     _hidden: tuple[HiddenParameters, bytes] | Redaction | None
     """The hidden parameters and the encoded arguments, or what was made of them; None if the
     handler hides nothing."""
@@ -90,6 +94,23 @@ class HandlerCall(Attempt):
         """End the call in any other way."""
         raise NotImplementedError
 
+    def _with_trace(self, labels: dict[str, str | int]) -> dict[str, str | int]:
+        """Add the id of the trace to the labels of log lines, if the trace is recorded."""
+        if self.span is not None and self.span.trace_id:
+            labels["trace"] = self.span.trace_id
+        return labels
+
+    def end_span(self, span: OpenSpan, ending: Ending) -> None:
+        """End the span of the call as the call ended, without hidden arguments."""
+        how, body = ending
+        if how == DONE:
+            span.end()
+        elif how == RETURNED:
+            span.failed("returned", "The handler did not begin.")
+        else:
+            failure = outcomes.decode_failure(self.redacted(body))
+            span.failed(failure.kind, failure.message, failure.traceback)
+
     # On the loop
 
     async def run(
@@ -104,6 +125,8 @@ class HandlerCall(Attempt):
             self._too_late()
             return
         running.set(self)  # in the task's own context, so that there is nothing to set back
+        if self.span is not None:
+            self.span.enter()
         try:
             result = await function(*args, **named)
         except GeneratorExit:
@@ -134,6 +157,8 @@ class HandlerCall(Attempt):
         host = self._host
         context = copy_context()
         context.run(running.set, self)
+        if self.span is not None:
+            context.run(self.span.enter)
         enter: Callable[..., Any] = context.run
         self._thread_call = host.capacity.enter_thread(self)
         future = host.loop.run_in_executor(host.threads, enter, self._call_in_thread, *call)

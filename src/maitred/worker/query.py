@@ -155,6 +155,7 @@ class Query(HandlerCall):
         self._entered = False
         self._hidden = None
         self.task = None
+        self.span = None
 
     @property
     def user(self) -> str:
@@ -176,7 +177,12 @@ class Query(HandlerCall):
         """Names it in log lines: queue, handler and query."""
         queue = self.served.view.id
         name = f"{queue.namespace}/{queue.queue}"
-        return {"queue": name, "handler": self.served.handler, "query": self.query_id}
+        labels: dict[str, str | int] = {
+            "queue": name,
+            "handler": self.served.handler,
+            "query": self.query_id,
+        }
+        return self._with_trace(labels)
 
     def __repr__(self) -> str:
         return f"<Query {self.query_id}>"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from maitred.errors import InvalidArguments
 from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
+from maitred.telemetry.tracing import TaskId
 from maitred.worker import outcomes
 from maitred.worker.execution import Execution
 from maitred.worker.lifecycle import SERVING
@@ -58,6 +59,8 @@ class WorkerSlots:
         self._statistics = context.statistics
         self._freed = freed
         self.failures = context.failures
+        self._tracing = context.tracing
+        self._worker = context.name
 
     @property
     def free(self) -> int:
@@ -119,6 +122,11 @@ class WorkerSlots:
         self.capacity.begun(execution, now)
         if served.hidden is not None:
             execution.hide(served.hidden, given.payload)
+        if self._tracing is not None:
+            task = TaskId(origin.name, origin.partition, given.sequence)
+            execution.span = self._tracing.processes(
+                given.trace, task, given.attempt, worker=self._worker
+            )
         if served.is_async:
             execution.task = self.loop.create_task(execution.run(served.function, args, named))
         else:
@@ -162,6 +170,8 @@ class WorkerSlots:
         runs, seconds = execution.origin.runs, now - execution.begun_at
         runs.counts[bisect_left(WORK_BOUNDS, seconds)] += 1  # `Histogram.add`, without a call
         runs.total += seconds
+        if execution.span is not None:
+            execution.end_span(execution.span, ending)
         if not execution.told:
             self.tell(execution, ending)
         self._freed()

@@ -93,6 +93,7 @@ class Worker:
             secret=secret or os.urandom(SESSION_BYTES),
             random=surroundings.random,
             log=log,
+            tracing=surroundings.tracing,
         )
         self._client = client
         self._settings = settings
