@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
+    from maitred.telemetry.tracing import Tracing
+
 NODE = UUID("6d616974-7265-4000-8000-000000000001")
 
 GATEWAY_SECRET = "known-to-the-gateway"  # noqa: S105 - of a node in a test
@@ -133,8 +135,10 @@ class NodeUnderTest:
         member: str = "",
         cluster_secret: str = "",
         peer_tls: Callable[[], ssl.SSLContext] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings = settings
+        self._tracing = tracing
         self.identity = identity
         self.member = member
         self._cluster_secret = cluster_secret
@@ -169,7 +173,7 @@ class NodeUnderTest:
         audit = None
         if self.settings.audit.directory is not None:  # where a test looks for it
             audit = audit_log(self.settings, f"shard-{number}", self.log, time.time)
-        around = Surroundings.real()
+        around = Surroundings.real(self._tracing)
         return Shard(
             place,
             self.settings,
@@ -273,11 +277,14 @@ async def node(
     client_tls: ssl.SSLContext | None = None,
     tls_settings: Tls | None = None,
     of_cluster: dict[str, Any] | None = None,
+    tracing: Tracing | None = None,
     **settings: Any,  # noqa: ANN401 - whatever a node has
 ) -> AsyncIterator[NodeUnderTest]:
     """A running node. Afterwards nothing may be left of any request, and no fault of ours."""
     whole = Node(limits=limits or Limits(), tls=tls_settings, **settings)
-    made = NodeUnderTest(directory, whole, shards, tls, client_tls, **(of_cluster or {}))
+    made = NodeUnderTest(
+        directory, whole, shards, tls, client_tls, tracing=tracing, **(of_cluster or {})
+    )
     try:
         for shard in made.shards:
             await shard.start()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from maitred.client.client import AsyncClient
     from maitred.store.interface import Store
+    from maitred.telemetry.tracing import Tracing
     from tests.store.engines import Engine
 
 
@@ -53,11 +54,16 @@ async def shop(
     *,
     shards: int = 1,
     drain_seconds: float = 10.0,
+    tracing: Tracing | None = None,
     **queue: Any,  # noqa: ANN401 - settings
 ) -> AsyncIterator[Shop]:
     settings = Queue(**{"recovery_seconds": 0.0, **queue})
     async with node(
-        directory, shards=shards, queues={"*": settings}, drain_seconds=drain_seconds
+        directory,
+        shards=shards,
+        queues={"*": settings},
+        drain_seconds=drain_seconds,
+        tracing=tracing,
     ) as made:
         stores = [await engine.open(number) for number in range(shards)]
         for shard, store in zip(made.shards, stores, strict=True):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.app.app import App
+    from maitred.telemetry.tracing import Tracing
     from tests.node.in_process import NodeUnderTest
 
 
@@ -48,9 +49,10 @@ async def serving(
     *,
     name: str = "w",
     log: RecordedLog | None = None,
+    tracing: Tracing | None = None,
     **queue: Any,  # noqa: ANN401 - settings
 ) -> AsyncIterator[Serving]:
-    async with node(directory, queues={"*": Queue(**queue)}) as running:
+    async with node(directory, queues={"*": Queue(**queue)}, tracing=tracing) as running:
         running.shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
         app.node = f"maitred://127.0.0.1:{running.port}"
         async with app:
@@ -60,7 +62,7 @@ async def serving(
                 list(app.handlers.values()),
                 WorkerSettings(stop_seconds=0.1),
                 name,
-                Surroundings.real(),
+                Surroundings.real(tracing),
                 log,
             )
             working = asyncio.create_task(worker.run())

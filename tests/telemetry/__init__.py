@@ -1,0 +1,1 @@
+"""Tests of traces and metrics by OpenTelemetry."""
