@@ -1,4 +1,5 @@
 """One checkout against another: `--against COMMIT` of `benchmarks.queries` and `benchmarks.tasks`.
+`--traced FRACTION` compares the working tree with itself in the same way: with and without traces.
 
 Does this change make a query or a task dearer? The working tree and a checkout of COMMIT each get
 processes of their own (node, worker, client), all of them from that one checkout, so the two may
@@ -31,7 +32,7 @@ import tempfile
 import time
 import zipfile
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import comb
 from pathlib import Path
@@ -41,10 +42,15 @@ from typing import TYPE_CHECKING
 from benchmarks.tasks.processes import ROOT, Unavailable
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 LIMIT = 1.03
 """CPU an item, ours divided by theirs, at most."""
+
+TRACED_LIMIT = 1.05
+"""The same for a process that records spans, divided by one that does not."""
 
 ROUNDS = 10
 """As many as a verdict needs at least; fewer show that everything works and decide nothing."""
@@ -131,6 +137,7 @@ class Comparison:
     name: str
     rounds: list[tuple[Slice, Slice]]
     """Ours and theirs."""
+    limit: float = LIMIT
 
     @property
     def cpu(self) -> Spread:
@@ -140,17 +147,17 @@ class Comparison:
     def rate(self) -> Spread:
         return spread([ours.rate / theirs.rate for ours, theirs in self.rounds])
 
-    def verdict(self, limit: float = LIMIT) -> Verdict:
+    def verdict(self) -> Verdict:
         cpu = self.cpu
-        if len(self.rounds) < ROUNDS or cpu.low <= limit < cpu.high:
+        if len(self.rounds) < ROUNDS or cpu.low <= self.limit < cpu.high:
             return Verdict.UNDECIDED
-        return Verdict.HOLDS if cpu.high <= limit else Verdict.MISSED
+        return Verdict.HOLDS if cpu.high <= self.limit else Verdict.MISSED
 
     def __str__(self) -> str:
         ours, theirs = (median(pair[side].cpu_us for pair in self.rounds) for side in range(2))
         faster, slower = (median(pair[side].rate for pair in self.rounds) for side in range(2))
         return (
-            f"{self.verdict().name:9} {self.name}: CPU an item {self.cpu}, at most {LIMIT:g}; "
+            f"{self.verdict().name:9} {self.name}: CPU an item {self.cpu}, at most {self.limit:g}; "
             f"{ours:.1f} us against {theirs:.1f} us\n"
             f"{'':9} {'':{len(self.name)}}  items a second {self.rate}; "
             f"{faster:,.0f} against {slower:,.0f}"
@@ -171,6 +178,8 @@ class Checkout:
 
     name: str
     root: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its processes have besides."""
 
     @property
     def search_path(self) -> str:
@@ -240,6 +249,23 @@ def checkouts(commit: str) -> Iterator[tuple[Checkout, Checkout]]:
         yield ours, theirs
 
 
+@contextmanager
+def traced(fraction: float) -> Iterator[tuple[Checkout, Checkout]]:
+    """The working tree with this fraction of all traces recorded, and without any. A server of this
+    process receives the spans; its CPU counts for neither."""
+    from benchmarks.receiving import receiver
+
+    with receiver() as port:
+        recorded = {
+            "MAITRED_TELEMETRY__TRACES": "true",
+            "MAITRED_TELEMETRY__SAMPLE": str(fraction),
+            "MAITRED_TELEMETRY__PROTOCOL": "grpc",
+            "MAITRED_TELEMETRY__ENDPOINT": f"http://127.0.0.1:{port}",
+        }
+        name = f"the working tree with {fraction:.0%} of all traces"
+        yield Checkout(name, ROOT, recorded), Checkout("the same without", ROOT)
+
+
 Loads = dict[str, "Callable[[], Slice]"]
 """What the running processes of a checkout do for one slice, by name."""
 
@@ -277,6 +303,7 @@ def compare(
     *,
     rounds: int,
     slices: int,
+    limit: float = LIMIT,
 ) -> list[Comparison]:
     """All rounds, told as they end."""
     found: dict[str, list[tuple[Slice, Slice]]] = {}
@@ -293,27 +320,29 @@ def compare(
         )
         took = time.monotonic() - began
         print(f"round {number + 1} of {rounds}, {took:.0f} s: CPU an item, {told}", flush=True)
-    return [Comparison(name, sides) for name, sides in found.items()]
+    return [Comparison(name, sides, limit) for name, sides in found.items()]
 
 
 def run(
-    commit: str,
+    pairing: AbstractContextManager[tuple[Checkout, Checkout]],
     start: Callable[[ExitStack, Checkout], Loads],
     result: Path,
     *,
     rounds: int | None,
     quick: bool,
+    limit: float = LIMIT,
 ) -> int:
     """Compare, print, write the result down; the exit status. Quick: one round of one slice."""
     load = os.getloadavg()[0]
     try:
-        with checkouts(commit) as pair:
+        with pairing as pair:
             print(f"{pair[0].name} against {pair[1].name}; load average {load:.1f}", flush=True)
             found = compare(
                 start,
                 pair,
                 rounds=rounds or (1 if quick else ROUNDS),
                 slices=1 if quick else SLICES,
+                limit=limit,
             )
             name = pair[1].name
     except Unavailable as reason:
@@ -321,27 +350,43 @@ def run(
         return Verdict.UNDECIDED
     verdict = overall(found)
     print("", *found, "", sep="\n")
-    print(f"{verdict.name}: {_MEANING[verdict]}; result in {result}")
+    print(f"{verdict.name}: {_MEANING[verdict].format(limit)}; result in {result}")
     result.parent.mkdir(parents=True, exist_ok=True)
-    result.write_text(json.dumps(_document(name, found, load), indent=2) + "\n")
+    result.write_text(json.dumps(_document(name, found, load, limit), indent=2) + "\n")
     return verdict
 
 
+def run_asked(
+    asked: argparse.Namespace,
+    start: Callable[[ExitStack, Checkout], Loads],
+    results: Path,
+    name: str,
+) -> int:
+    """Compare as `--against` or `--traced` says; the exit status."""
+    more = {"rounds": asked.rounds, "quick": asked.quick}
+    if asked.against:
+        return run(checkouts(asked.against), start, results / f"{name}-against.json", **more)
+    result = results / f"{name}-traced.json"
+    return run(traced(asked.traced), start, result, limit=TRACED_LIMIT, **more)
+
+
 _MEANING = {
-    Verdict.HOLDS: f"CPU an item is at most {LIMIT:g} times that of the commit, surely",
-    Verdict.MISSED: f"CPU an item is more than {LIMIT:g} times that of the commit, surely",
+    Verdict.HOLDS: "CPU an item is at most {:g} times that of the other, surely",
+    Verdict.MISSED: "CPU an item is more than {:g} times that of the other, surely",
     Verdict.UNDECIDED: f"it takes at least {ROUNDS} rounds, more of them (--rounds) if the "
     "interval has the limit in it, or a quieter machine",
 }
 
 
-def _document(name: str, found: Sequence[Comparison], load: float) -> dict[str, object]:
+def _document(
+    name: str, found: Sequence[Comparison], load: float, limit: float
+) -> dict[str, object]:
     return {
         "against": name,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "load average before": round(load, 1),
-        "limit": LIMIT,
+        "limit": limit,
         "verdict": overall(found).name,
         "loads": {
             each.name: {

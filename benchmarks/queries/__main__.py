@@ -179,16 +179,22 @@ def main() -> int:
         help="CPU a query of the working tree by that of a commit, in one run; exit status 0 if it "
         f"is at most {against.LIMIT:g}, 1 if it is more, 2 if that cannot be told",
     )
+    parser.add_argument(
+        "--traced",
+        type=float,
+        metavar="FRACTION",
+        help="CPU a query with this fraction of all traces recorded, by that without any; "
+        f"the same with {against.TRACED_LIMIT:g}",
+    )
     asked = parser.parse_args()
     # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if asked.against:
+    if asked.against or asked.traced is not None:
         names = asked.only or versions.SECTIONS
         if other := set(names) - set(versions.SECTIONS):
             parser.error(f"--against has no {' and no '.join(sorted(other))}")
         start = versions.start(names, quick=asked.quick)
-        result = RESULTS / "queries-against.json"
-        return against.run(asked.against, start, result, rounds=asked.rounds, quick=asked.quick)
+        return against.run_asked(asked, start, RESULTS, "queries")
     sections = measure(
         PUBLISHED if asked.publish else RESULTS,
         asked.only or SECTIONS,

@@ -23,6 +23,7 @@ from benchmarks.tasks.processes import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from benchmarks.measuring import Result
@@ -102,13 +103,20 @@ class Run:
     """
 
     def __init__(
-        self, section: Section, *, quick: bool, rounds: int, search_path: str | None = None
+        self,
+        section: Section,
+        *,
+        quick: bool,
+        rounds: int,
+        search_path: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.section = section
         self.quick = quick
         self.rounds = rounds
         self.processes: list[Started] = []
         self._search_path = search_path
+        self._environment = environment or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
@@ -126,7 +134,7 @@ class Run:
     def start(self, name: str, command: Command, *, pipes: bool = False) -> Started:
         self.told(command)
         path = self._search_path or str(ROOT)
-        environment = {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        environment = {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **self._environment}
         log = self.folder / f"{name}.log"
         process = self._stack.enter_context(started(command, log, environment, pipes=pipes))
         self.processes.append(process)

@@ -34,7 +34,13 @@ def start(names: Collection[str], *, quick: bool) -> Callable[[ExitStack, Checko
     seconds = QUICK_SECONDS if quick else SECONDS
 
     def begin(stack: ExitStack, checkout: Checkout) -> Loads:
-        run = Run(Section(), quick=quick, rounds=1, search_path=checkout.search_path)
+        run = Run(
+            Section(),
+            quick=quick,
+            rounds=1,
+            search_path=checkout.search_path,
+            environment=checkout.environment,
+        )
         stack.enter_context(run)
         node = run.node()
         run.worker(node, http.SLOTS, "echo")

@@ -224,13 +224,19 @@ def main() -> int:
         metavar="PEER",
         help=f"one of {', '.join(peer.name for peer in PEERS)}, or the beginning of a name",
     )
+    parser.add_argument(
+        "--traced",
+        type=float,
+        metavar="FRACTION",
+        help="CPU a task with this fraction of all traces recorded, by that without any; "
+        f"the same with {against.TRACED_LIMIT:g}",
+    )
     asked = parser.parse_args()
     # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if asked.against:
+    if asked.against or asked.traced is not None:
         start = versions.start(quick=asked.quick)
-        result = RESULTS / "tasks-against.json"
-        return against.run(asked.against, start, result, rounds=asked.rounds, quick=asked.quick)
+        return against.run_asked(asked, start, RESULTS, "tasks")
     entries = [
         Entry(peer)
         for peer in PEERS

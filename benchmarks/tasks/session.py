@@ -28,7 +28,7 @@ from benchmarks.tasks.producing import URL
 from benchmarks.tasks.recording import RECORD, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from benchmarks.tasks.lineup import Peer
     from benchmarks.tasks.processes import Command
@@ -62,14 +62,24 @@ class Session:
     """Processes of one peer, and what they are asked to do."""
 
     def __init__(
-        self, stack: ExitStack, peer: Peer, folder: Path, search_path: str = str(ROOT)
+        self,
+        stack: ExitStack,
+        peer: Peer,
+        folder: Path,
+        search_path: str = str(ROOT),
+        *,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._stack = stack
         self._peer = peer
         self._folder = folder
         self._next = 0
         programs = peer.bin()
-        self._environment = {"PYTHONPATH": search_path, "PYTHONWARNINGS": "ignore"}
+        self._environment = {
+            "PYTHONPATH": search_path,
+            "PYTHONWARNINGS": "ignore",
+            **(environment or {}),
+        }
         self._server, port = self._start_server()
         self._environment[URL] = f"{peer.scheme}://127.0.0.1:{port}"
         command: Command = [programs / "python", "-m", "benchmarks.tasks.producing", peer.module]

@@ -29,7 +29,9 @@ def start(*, quick: bool) -> Callable[[ExitStack, Checkout], Loads]:
 
     def begin(stack: ExitStack, checkout: Checkout) -> Loads:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        session = Session(stack, peer, folder, checkout.search_path)
+        session = Session(
+            stack, peer, folder, checkout.search_path, environment=checkout.environment
+        )
         session.start_worker()
 
         def end_to_end(*, each: bool) -> Slice:
