@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import uvloop
 
 from benchmarks.queries.asking import PAYLOAD, Client, run
