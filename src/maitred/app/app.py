@@ -45,6 +45,7 @@ from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
+from maitred.app.tracing_choice import tracing_of
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
 from maitred.client.pending_client import PendingClient
@@ -53,7 +54,6 @@ from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
 from maitred.routing.names import TASKS, QueueId, check_name
 from maitred.settings import PORT
 from maitred.surroundings import Surroundings
-from maitred.telemetry.start import program_tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -107,18 +107,20 @@ class App:
         *,
         node: str | None = None,
         surroundings: Surroundings | None = None,
-        tracing: bool | Tracing = False,
+        tracing: bool | Tracing | None = None,
         **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
     ) -> None:
-        """`tracing` records the tasks and queries that the program begins, with the tracer provider
-        that the program has set up (`maitred[otel]`)."""
+        """With `tracing`, the tasks and queries that the program begins are recorded by
+        OpenTelemetry (the extra `otel`), as the program has set that up. By default, the variable
+        MAITRED_TELEMETRY__TRACES decides."""
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         """Handlers by the name of their queue."""
         self.node = node
         self.sync: Final = SyncApp(self)
         self._settings = settings
-        self._surroundings = surroundings or Surroundings.real(_tracing(tracing))
+        self._surroundings = surroundings
+        self._tracing = tracing
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
         PendingClient(node or DEFAULT_NODE, **settings)
@@ -258,8 +260,12 @@ class App:
         settings = self._settings
         if not (settings.keys() & {"token", "token_file"}) and parse_address(self.url).is_anonymous:
             settings = {"token": os.environ.get(TOKEN_VARIABLE) or None, **settings}
-        client = await PendingClient(self.url, surroundings=self._surroundings, **settings)
-        return Session(client, self._surroundings)
+        around = self._surroundings
+        if around is None:  # not before: a program forks, or sets OpenTelemetry up, after imports
+            around = Surroundings.real(tracing_of(self._tracing, os.environ))
+            self._surroundings = around
+        client = await PendingClient(self.url, surroundings=around, **settings)
+        return Session(client, around)
 
 
 class SyncApp:
@@ -313,9 +319,3 @@ class SyncApp:
 
     async def _open(self) -> AsyncClient:
         return (await self._app.session()).client
-
-
-def _tracing(wanted: bool | Tracing) -> Tracing | None:
-    if isinstance(wanted, bool):
-        return program_tracing() if wanted else None
-    return wanted
