@@ -60,6 +60,7 @@ def gateway(
     from maitred.gateway.process import stand_alone
     from maitred.logs import logger
     from maitred.node.node_reload import SettingsSource
+    from maitred.telemetry.start import check
 
     parse_address(url)
     given = flags({"gateway.host": host, "gateway.port": port}, others)
@@ -68,6 +69,7 @@ def gateway(
         return load(file, os.environ, given)
 
     settings = read()
+    check(settings.telemetry)
     log = logger(settings.log)
 
     def announce(address: str) -> None:

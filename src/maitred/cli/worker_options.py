@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -101,6 +102,25 @@ def worker_options(command: _Command) -> _Command:
                 default=None,
                 help="Let other machines read /metrics, which names queues.",
             ),
+            click.option(
+                "--traces",
+                is_flag=True,
+                flag_value="true",
+                default=None,
+                help="Export spans by OTLP.",
+            ),
+            click.option(
+                "--otlp-metrics",
+                is_flag=True,
+                flag_value="true",
+                default=None,
+                help="Export the metrics by OTLP, too.",
+            ),
+            click.option(
+                "--otlp-endpoint",
+                metavar="URL",
+                help="The receiver.  [default: OpenTelemetry's, http://localhost:4317]",
+            ),
             click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]"),
             click.option(
                 "--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]"
@@ -123,6 +143,9 @@ def serve(
     name: str | None,
     log_format: str | None,
     log_level: str | None,
+    traces: str | None,
+    otlp_metrics: str | None,
+    otlp_endpoint: str | None,
     **options: str | None,
 ) -> None:
     """Serve the handlers that `load` finds, as the options say, and end the process. All options
@@ -130,13 +153,20 @@ def serve(
     from msgspec.structs import replace
 
     from maitred.client.address import parse_address
+    from maitred.config import telemetry_settings
     from maitred.logs import logger
+    from maitred.telemetry.start import check
     from maitred.worker.log_handler import take_over
     from maitred.worker.process import default_name, work
 
     nowhere = {name: None for name in ("host", "monitor_host") if options.get(name) == NOWHERE}
     given = {name: text for name, text in options.items() if name not in nowhere}
     settings = replace(fitted(WorkerSettings, given), **nowhere)
+    exported = {"traces": traces, "metrics": otlp_metrics, "endpoint": otlp_endpoint}
+    telemetry = telemetry_settings(
+        os.environ, {f"telemetry.{name}": text for name, text in exported.items()}
+    )
+    check(telemetry)
     log_settings = fitted(Log, {"format": log_format, "level": log_level}, "log_")
     log = logger(log_settings)
     if name is not None and not 0 < len(name) <= NAME_LETTERS:
@@ -148,7 +178,8 @@ def serve(
         app.node = url
     if token_file is not None:
         app.prefer(token_file=token_file)
-    finished = run(work(app, handlers, settings, name or default_name(), log, forced))
+    serving = work(app, handlers, settings, name or default_name(), log, forced, telemetry)
+    finished = run(serving)
     leave(FINISHED if finished else CUT_OFF)
 
 

@@ -1,7 +1,7 @@
 """The settings of a node from a file, the environment and the command line, checked."""
 
 from maitred.config.checks import check, cores
-from maitred.config.sources import Loaded, load, load_with_sources
+from maitred.config.sources import Loaded, load, load_with_sources, telemetry_settings
 from maitred.schema import Row, rows
 from maitred.security.hosts import is_loopback
 
@@ -14,6 +14,7 @@ __all__ = [
     "is_loopback",
     "load",
     "load_with_sources",
+    "telemetry_settings",
 ]
 
 

@@ -34,9 +34,14 @@ from maitred.settings import Node
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from maitred.settings import Telemetry
+
 PREFIX = "MAITRED_"
 RESERVED = frozenset({"MAITRED_URL", "MAITRED_TOKEN"})
 """Variables with the prefix that are not for the node: the client's address and its token."""
+
+TELEMETRY_VARIABLE = f"{PREFIX}TELEMETRY"
+"""The group of settings that workers and programs read, too."""
 
 COMMAND_LINE = "the command line"
 
@@ -85,6 +90,20 @@ def load_with_sources(
     node = msgspec.convert(tree, Node)
     check(node, sources)
     return Loaded(node, sources)
+
+
+def telemetry_settings(
+    environment: Mapping[str, str], flags: Mapping[str, object] | None = None
+) -> Telemetry:
+    """Return the settings of telemetry of a process without a settings file, a worker or a program:
+    from the variables that a node reads as well (`MAITRED_TELEMETRY__TRACES`), and from flags such
+    as `telemetry.traces`. Raise `InvalidSetting` or `UnknownSetting`."""
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if name.partition("__")[0] == TELEMETRY_VARIABLE
+    }
+    return load(None, variables, flags or {}).telemetry
 
 
 def _from_file(file: str) -> dict[str, _Given]:

@@ -33,6 +33,7 @@ from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
 from maitred.surroundings import StopSignals, Surroundings
+from maitred.telemetry.start import end_telemetry, export_metrics, process_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,9 @@ FIRST_SECONDS: Final = 30.0
 """How long a node's gateway tries to reach all shards before it logs an error: they start at the
 same time, on a machine that may be busy. It goes on trying."""
 
+
+SERVICE: Final = "maitred-gateway"
+"""Name of this process for receivers of telemetry."""
 
 COLLECT_AFTER: Final = 20_000
 """How many new objects start a garbage collection: a few hundred requests in progress have as many,
@@ -73,7 +77,9 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
     settings = start.settings
     tls = None if settings.tls is None else ListenerTls(settings.tls)
     scheme = "maitreds" if tls is not None else "maitred"
-    surroundings = Surroundings.real()
+    name = default_name()
+    tracing = process_tracing(settings.telemetry, log, service=SERVICE, gateway=name)
+    surroundings = Surroundings.real(tracing)
     audit = audit_log(settings, "gateway", log, surroundings.wall_clock)
     user = f"{GATEWAY}:{start.secret}@" if settings.authenticates else ""
     gateway = Gateway(
@@ -82,7 +88,7 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
         surroundings,
         log,
         audit=audit,
-        name=default_name(),
+        name=name,
         tls=None if settings.tls is None else own_node_tls(settings.tls, log),
         reloadable=() if tls is None else (tls,),
         members=other_nodes(start, surroundings.secret, log),
@@ -95,6 +101,9 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
         lag=LoopLag(asyncio.get_running_loop()),
     )
     await gateway.open(listener)
+    exporting = export_metrics(
+        settings.telemetry, log, listener.metrics_page, service=SERVICE, gateway=name
+    )
     gateway.connect()
     reached = asyncio.create_task(gateway.reaches_shards.wait())
     failed = asyncio.create_task(gateway.failed())
@@ -118,6 +127,7 @@ async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
     finished = await gateway.drain(settings.drain_seconds)
     if audit is not None:
         await audit.close()
+    await end_telemetry(tracing, exporting)
     return FINISHED if finished else CUT_OFF
 
 
@@ -211,7 +221,9 @@ async def stand_alone(
 
     StopSignals().watch(asyncio.get_running_loop(), stopping.set, force)
     tls = None if settings.tls is None else ListenerTls(settings.tls)
-    surroundings = Surroundings.real()
+    name = default_name()
+    tracing = process_tracing(settings.telemetry, log, service=SERVICE, gateway=name)
+    surroundings = Surroundings.real(tracing)
     audit = audit_log(settings, "gateway-alone", log, surroundings.wall_clock)
     gateway = Gateway(
         url,
@@ -219,11 +231,15 @@ async def stand_alone(
         surroundings,
         log,
         audit=audit,
-        name=default_name(),
+        name=name,
         reloadable=() if tls is None else (tls,),
     )
     lag = LoopLag(asyncio.get_running_loop())
-    address = await gateway.open(HttpListener(tls=None if tls is None else tls.listening, lag=lag))
+    listener = HttpListener(tls=None if tls is None else tls.listening, lag=lag)
+    address = await gateway.open(listener)
+    exporting = export_metrics(
+        settings.telemetry, log, listener.metrics_page, service=SERVICE, gateway=name
+    )
     gateway.connect()
     file = SettingsFile(settings, source)
     watching = asyncio.create_task(NodeReload(file, lambda: [_Alone(gateway)], log).watch())
@@ -248,6 +264,7 @@ async def stand_alone(
     finished = await gateway.drain(settings.drain_seconds)
     if audit is not None:
         await audit.close()
+    await end_telemetry(tracing, exporting)
     log.info("gateway has stopped")
     return finished
 

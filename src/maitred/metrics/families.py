@@ -41,7 +41,20 @@ LOOP_LAG: Final = Family(
     "By how much a timer on the event loop was late, four times a second.",
     ("process",),
 )
-PROCESSES: Final = (PROCESS_UP, PROCESS_RESTARTS, PROCESS_MEMORY, PROCESS_CPU, LOOP_LAG)
+SPANS_EXPORTED: Final = Family(
+    "maitred_telemetry_spans_exported_total",
+    "counter",
+    "Spans that the receiver has taken; only with tracing.",
+    ("process",),
+)
+SPANS_LOST: Final = Family(
+    "maitred_telemetry_spans_lost_total",
+    "counter",
+    "Spans that the receiver refused or that waited in vain for it; only with tracing.",
+    ("process",),
+)
+SPANS: Final = (SPANS_EXPORTED, SPANS_LOST)
+PROCESSES: Final = (PROCESS_UP, PROCESS_RESTARTS, PROCESS_MEMORY, PROCESS_CPU, LOOP_LAG, *SPANS)
 
 # Nodes
 
@@ -340,6 +353,6 @@ WORKER: Final = (
     *(WORKER_WAITING, WORKER_BEGUN, WORKER_ENDED, WORKER_REFUSED, WORKER_REPORTS),
     *(WORKER_OFFERS, WORKER_RESERVED, WORKER_BLOCKED, WORKER_BLOCKED_SECONDS, WORKER_STARVED),
     *(WORKER_QUEUE_RUNNING, WORKER_RUN_SECONDS, WORKER_QUEUES_SUMMED),
-    *(PROCESS_MEMORY, PROCESS_CPU, LOOP_LAG),
+    *(PROCESS_MEMORY, PROCESS_CPU, LOOP_LAG, *SPANS),
 )
 """What the monitoring port of a worker exports, in this order."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from maitred.node.partitions import Partitions
     from maitred.node.shard import Shard
     from maitred.settings import Monitor
+    from maitred.telemetry.tracing import Tracing
 
 PORTION: Final = 256
 """Partitions, and queues, that are looked at in one turn of the loop: a millisecond or two."""
@@ -37,8 +38,15 @@ OTHER_CODE: Final = "other"
 class ShardMetrics:
     """Gathers the metrics of one shard."""
 
-    def __init__(self, shard: Shard, partitions: Partitions, settings: Monitor) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        partitions: Partitions,
+        settings: Monitor,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._shard = shard
+        self._tracing = tracing
         self._partitions = partitions
         self._settings = settings
         self._lag = LoopLag(shard.loop)
@@ -52,7 +60,7 @@ class ShardMetrics:
         """Return the samples of this shard."""
         async with self._measuring:
             samples = Samples()
-            add_vitals(samples, f"shard-{self._shard.number}", self._lag)
+            add_vitals(samples, f"shard-{self._shard.number}", self._lag, self._tracing)
             labelled = Samples(shard=self._shard.number)
             self._add_shard(labelled)
             self._add_store(labelled)

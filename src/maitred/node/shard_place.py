@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of ShardPlace
+
+SERVICE: Final = "maitred-node"
+"""Name of the processes of a node for receivers of telemetry."""
 
 
 @dataclass(frozen=True, slots=True)

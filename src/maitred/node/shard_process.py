@@ -23,11 +23,13 @@ from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_membership import node_tls
 from maitred.node.shard import Shard
 from maitred.node.shard_metrics import ShardMetrics
+from maitred.node.shard_place import SERVICE
 from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
 from maitred.store.engines import connect_membership, open_store
 from maitred.surroundings import Surroundings
+from maitred.telemetry.start import process_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,7 +56,14 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
     place = start.place
     inherited = start.source_port_socket
     tls = None if start.settings.tls is None else ListenerTls(start.settings.tls)
-    surroundings = Surroundings.real()
+    tracing = process_tracing(
+        start.settings.telemetry,
+        log,
+        service=SERVICE,
+        node=str(place.node),
+        shard=place.number,
+    )
+    surroundings = Surroundings.real(tracing)
     audit = audit_log(start.settings, f"shard-{place.number}", log, surroundings.wall_clock)
     shard = Shard(
         place,
@@ -75,9 +84,8 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         opening.cancel()
         return FINISHED  # stopped before the shard had any request
     store = opening.result()
-    metrics = ShardMetrics(
-        shard, shard.keep_tasks(store, _members(start, log)), start.settings.monitor
-    )
+    partitions = shard.keep_tasks(store, _members(start, log))
+    metrics = ShardMetrics(shard, partitions, start.settings.monitor, tracing)
     link.measure_with(metrics.measure)
     try:
         await shard.start()
@@ -92,6 +100,8 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
     if audit is not None:
         await audit.close()
     await store.close()
+    if tracing is not None:
+        await tracing.close()
     if is_orphan:
         _remove_peer_path(start)
     return FINISHED if finished else CUT_OFF

@@ -37,11 +37,13 @@ from maitred.node.node_membership import (
 )
 from maitred.node.node_monitor import NodeMonitor, monitor_port
 from maitred.node.node_reload import NodeReload, SettingsFile
-from maitred.node.shard_place import ShardPlace
+from maitred.node.shard_place import SERVICE, ShardPlace
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.store.sqlite_recovery import prepare
 from maitred.surroundings import StopSignals, Surroundings
+from maitred.telemetry.start import check as check_telemetry
+from maitred.telemetry.start import end_telemetry, export_metrics
 
 if TYPE_CHECKING:
     import socket
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from maitred.node.identity import DataDirectory
     from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node
+    from maitred.telemetry.metric_export import MetricExport
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -134,6 +137,7 @@ class Supervisor:
         self._gateway: GatewayKeeper | None = None
         self._membership: NodeMembership | None = None
         self._monitor: NodeMonitor | None = None
+        self._exporting: MetricExport | None = None
         file = None if source is None else SettingsFile(settings, source)
         self._settings_path = None if source is None else source.file
         self._reloading = NodeReload(file, self._kept, log)
@@ -147,6 +151,7 @@ class Supervisor:
 
     async def run(self, announce: Callable[[StartedNode], None]) -> int:
         """Run the node until it stops; return the exit status, or raise a typed error."""
+        check_telemetry(self._settings.telemetry)
         self._handle_signals()
         self._look_at_file_limit()
         try:
@@ -283,19 +288,25 @@ class Supervisor:
         )
 
     async def _open_monitor(self, taken: TakenPlace) -> None:
-        """Listen for monitoring, from before the shards start until they have stopped."""
+        """Listen for monitoring, from before the shards start until they have stopped, and export
+        the same metrics if the settings say so."""
         settings = self._settings
-        if not settings.monitor.enabled:
+        if not (settings.monitor.enabled or settings.telemetry.metrics):
             return
+        node = str(taken.place.node)
         self._monitor = NodeMonitor(
             settings,
-            str(taken.place.node),
+            node,
             self._log,
             kept=self._kept,
             shards=lambda: self._keepers,
             view=lambda: None if self._membership is None else self._membership.view,
         )
-        await self._monitor.open(monitor_port(settings, self._shards))
+        if settings.monitor.enabled:
+            await self._monitor.open(monitor_port(settings, self._shards))
+        self._exporting = export_metrics(
+            settings.telemetry, self._log, self._monitor.metrics, service=SERVICE, node=node
+        )
 
     # The cluster
 
@@ -391,8 +402,9 @@ class Supervisor:
         return await self._before_signal(self._companion.start(running))
 
     async def _stop_all(self) -> list[bool]:
-        """Leave the cluster, then stop the gateway, then the companion, then the shards that both
-        need."""
+        """Export the metrics while all processes are there to tell theirs. Leave the cluster, then
+        stop the gateway, then the companion, then the shards that both need."""
+        await end_telemetry(None, self._exporting)
         if self._membership is not None:
             await self._membership.leave()
         done = [] if self._gateway is None else [await self._gateway.stop()]

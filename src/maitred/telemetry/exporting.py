@@ -15,7 +15,9 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -34,14 +36,26 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.settings import Telemetry
 
-CLOSE_SECONDS: Final = 3.0
-"""Longest that a stopping process waits for a receiver: well within the grace period that service
-managers give."""
+CLOSE_SECONDS: Final = 2.0
+"""Longest that a stopping process waits for a receiver. A node waits for its supervisor, its
+gateway and its shards in turn, and all of that is to fit into the ten seconds that container
+runtimes give."""
 
 QUIET_SECONDS: Final = 10.0
 """Pause between two lines about failed exports."""
 
+QUEUED_SPANS: Final = 2048
+"""Most spans that wait for their export, unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise: what
+OpenTelemetry's specification has. They take some 5 MB."""
+
 _LOGGER: Final = "opentelemetry"
+own_log: Final = logging.getLogger(f"{_LOGGER}.maitred")
+"""For what this package has to say beside OpenTelemetry's own complaints."""
+_QUEUE_VARIABLE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
+_INSTANCE: Final = str(uuid4())
+"""Tells the metrics of this process from those of others with the same name."""
+
+_RESOURCE_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
@@ -51,39 +65,41 @@ def tracing_of_process(
     *,
     service: str,
     **attributes: str | int,
-) -> OpenTelemetryTracing:
-    """Return the tracing of a process of maitred itself: it exports to the receiver of the
-    settings. `attributes` describe the process (`maitred.NAME`)."""
+) -> tuple[OpenTelemetryTracing, TracerProvider]:
+    """Return the tracing of a process of maitred itself, and its provider: it exports to the
+    receiver of the settings. `attributes` describe the process (`maitred.NAME`)."""
     provider = TracerProvider(resource=resource(service, attributes), shutdown_on_exit=False)
     exporter = CountingExporter(_span_exporter(settings))
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    _log_failures(log)
+    provider.add_span_processor(CountingBatches(exporter))
+    log_failures(log)
 
     async def close() -> None:
         if not await in_thread(provider.shutdown):
             log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
-    return OpenTelemetryTracing(
+    tracing = OpenTelemetryTracing(
         provider,
         sample=settings.sample,
         random=random.random,
         statistics=exporter.statistics,
         close=close,
     )
+    return tracing, provider
 
 
 def resource(service: str, attributes: Mapping[str, str | int]) -> Resource:
-    """Return the description of this process. OpenTelemetry's variables take precedence for the
-    name of the service."""
-    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
+    """Return the description of this process. What OpenTelemetry's variables say takes
+    precedence."""
     found: dict[str, str | int] = {f"maitred.{name}": one for name, one in attributes.items()}
+    found["service.name"] = service
     found["service.version"] = __version__
+    found["service.instance.id"] = _INSTANCE
     found["process.pid"] = os.getpid()
-    if not named:
-        found["service.name"] = service
-    return Resource.create(found)
+    said = os.environ.get(_RESOURCE_VARIABLE, "").split(",")
+    named = {one.partition("=")[0].strip() for one in said}
+    if os.environ.get("OTEL_SERVICE_NAME"):
+        named.add("service.name")
+    return Resource.create({name: one for name, one in found.items() if name not in named})
 
 
 def _is_http(settings: Telemetry) -> bool:
@@ -132,11 +148,14 @@ class CountingExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
+        self.taken = 0
+        """Spans that this was given."""
         self.exported = 0
         self.lost = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans, and count them."""
+        self.taken += len(spans)
         try:
             result = self._exporter.export(spans)
         except BaseException:
@@ -161,6 +180,33 @@ class CountingExporter(SpanExporter):
         return {"spans_exported": self.exported, "spans_lost": self.lost}
 
 
+class CountingBatches(BatchSpanProcessor):
+    """Exports spans in batches. Counts and drops those for which its queue has no room, which
+    OpenTelemetry drops, too, but does not count."""
+
+    def __init__(self, exporter: CountingExporter) -> None:
+        self._room = int(os.environ.get(_QUEUE_VARIABLE) or QUEUED_SPANS)
+        super().__init__(exporter, max_queue_size=self._room)
+        self._counting = exporter
+        self._lock = threading.Lock()
+        self._given = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue the span for its export."""
+        if not (span.context and span.context.trace_flags.sampled):
+            return
+        with self._lock:  # spans end in threads of plain handlers, too
+            has_room = self._given - self._counting.taken < self._room
+            if has_room:
+                self._given += 1
+            else:
+                self._counting.lost += 1
+        if has_room:
+            super().on_end(span)
+        else:
+            own_log.warning("The queue of spans is full.")
+
+
 async def in_thread(work: Callable[[], object]) -> bool:
     """Run something that may block in a thread that does not keep the process alive; return whether
     it ended within `CLOSE_SECONDS`."""
@@ -175,11 +221,17 @@ async def in_thread(work: Callable[[], object]) -> bool:
         try:
             work()
         finally:
-            loop.call_soon_threadsafe(tell)
+            with suppress(RuntimeError):  # it took too long, and the loop is closed
+                loop.call_soon_threadsafe(tell)
 
-    threading.Thread(target=run, name="maitred-telemetry", daemon=True).start()
+    start_thread(run)
     done, _ = await asyncio.wait({ended}, timeout=CLOSE_SECONDS)
     return bool(done)
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Run something that may block in a thread that does not keep the process alive."""
+    threading.Thread(target=work, name="maitred-telemetry", daemon=True).start()
 
 
 class _FailureLog(logging.Handler):
@@ -198,7 +250,7 @@ class _FailureLog(logging.Handler):
             )
 
 
-def _log_failures(log: Logger) -> None:
+def log_failures(log: Logger) -> None:
     """Have OpenTelemetry's own complaints written to the log of this process."""
     found = logging.getLogger(_LOGGER)
     if not any(isinstance(one, _FailureLog) for one in found.handlers):

@@ -1,30 +1,50 @@
-"""How a process begins to trace, if its settings say so."""
+"""How a process begins to trace and to export metrics, if its settings say so."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import CannotStart
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from maitred.logs import Logger
     from maitred.settings import Telemetry
+    from maitred.telemetry.metric_export import MetricExport
     from maitred.telemetry.tracing import Tracing
+
+WORKER_SERVICE: Final = "maitred-worker"
+"""Name of the process of a worker for receivers of telemetry."""
+
+_NEEDED: Final = (
+    "opentelemetry.sdk.trace",
+    "opentelemetry.exporter.otlp.proto.grpc",
+    "opentelemetry.exporter.otlp.proto.http",
+)
 
 
 def check_installed() -> None:
-    """Raise `CannotStart` unless the packages of the extra `otel` are installed."""
-    try:
-        import opentelemetry.exporter.otlp.proto.grpc
-        import opentelemetry.exporter.otlp.proto.http
-        import opentelemetry.sdk.trace  # noqa: F401
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in {"opentelemetry", "grpc", "google"}:
-            raise
-        raise CannotStart(
-            f"Telemetry needs the package {missing.name}, which is not installed.",
-            remedy="Install it with: pip install 'maitred[otel]'",
-        ) from None
+    """Raise `CannotStart` unless the packages of the extra `otel` are installed. They are looked
+    for and not imported: the supervisor of a node may not need the 25 MB that they take."""
+    for module in _NEEDED:
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise CannotStart(
+                f"Telemetry needs {module}, which is not installed.",
+                remedy="Install it with: pip install 'maitred[otel]'",
+            )
+
+
+def check(settings: Telemetry) -> None:
+    """Raise `CannotStart` if a process with these settings could not begin."""
+    if settings.traces or settings.metrics:
+        check_installed()
 
 
 def process_tracing(
@@ -38,7 +58,34 @@ def process_tracing(
     check_installed()
     from maitred.telemetry.exporting import tracing_of_process
 
-    return tracing_of_process(settings, log, service=service, **attributes)
+    try:
+        return tracing_of_process(settings, log, service=service, **attributes)[0]
+    except ValueError as problem:
+        raise _refused(problem) from problem
+
+
+def worker_tracing(settings: Telemetry, log: Logger, *, name: str) -> Tracing | None:
+    """Return the tracing of a worker's process; None if it does not trace.
+
+    If the program has set up OpenTelemetry, maitred records with that, as `program_tracing` does.
+    Else its own provider becomes the one of the whole process, so that libraries that handlers use
+    are traced as well.
+    """
+    if not settings.traces:
+        return None
+    check_installed()
+    from opentelemetry import trace
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return program_tracing(settings.sample)
+    from maitred.telemetry.exporting import tracing_of_process
+
+    try:
+        tracing, provider = tracing_of_process(settings, log, service=WORKER_SERVICE, worker=name)
+    except ValueError as problem:
+        raise _refused(problem) from problem
+    trace.set_tracer_provider(provider)
+    return tracing
 
 
 def program_tracing(sample: float = 1.0) -> Tracing:
@@ -53,3 +100,40 @@ def program_tracing(sample: float = 1.0) -> Tracing:
     from maitred.telemetry.otel_tracing import OpenTelemetryTracing
 
     return OpenTelemetryTracing(get_tracer_provider(), sample=sample, random=random.random)
+
+
+def export_metrics(
+    settings: Telemetry,
+    log: Logger,
+    page: Callable[[], Awaitable[str]],
+    *,
+    service: str,
+    **attributes: str | int,
+) -> MetricExport | None:
+    """Begin to export the metrics page that `page` returns, on the running loop; return what ends
+    it, or None if the settings do not ask for it. `attributes` describe the process."""
+    if not settings.metrics:
+        return None
+    check_installed()
+    from maitred.telemetry.exporting import resource
+    from maitred.telemetry.metric_export import MetricExport
+
+    try:
+        return MetricExport(settings, log, page, resource(service, attributes))
+    except ValueError as problem:
+        raise _refused(problem) from problem
+
+
+async def end_telemetry(tracing: Tracing | None, exporting: MetricExport | None) -> None:
+    """Export what is left, both at the same time, for a bounded time."""
+    ends = [] if tracing is None else [tracing.close()]
+    if exporting is not None:
+        ends.append(exporting.stop())
+    await asyncio.gather(*ends)
+
+
+def _refused(problem: ValueError) -> CannotStart:
+    return CannotStart(
+        f"OpenTelemetry cannot begin: {problem}.",
+        remedy="Look at the variables that begin with OTEL_.",
+    )

@@ -24,11 +24,14 @@ from maitred.metrics.histogram import Histogram
 from maitred.monitor.listener import MonitorListener, ProbeVerdict
 from maitred.monitor.loop_lag import LoopLag
 from maitred.monitor.process_vitals import add_vitals
+from maitred.settings import Telemetry
+from maitred.telemetry.start import WORKER_SERVICE, end_telemetry, export_metrics
 from maitred.worker.lifecycle import DRAINING, SERVING, STOPPED
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.settings import WorkerSettings
+    from maitred.telemetry.tracing import Tracing
     from maitred.worker.served import Served
     from maitred.worker.statistics import WorkerStatistics
     from maitred.worker.worker import Worker
@@ -43,9 +46,20 @@ STOP_SECONDS: Final = 5.0
 class WorkerMonitor:
     """Answers for one worker. Make it on the worker's loop."""
 
-    def __init__(self, settings: WorkerSettings, name: str, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        name: str,
+        log: Logger,
+        telemetry: Telemetry | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        """`telemetry` says whether the metrics are exported as well; `tracing` counts spans."""
         self._settings = settings
         self._name = name
+        self._log = log
+        self._telemetry = telemetry or Telemetry()
+        self._tracing = tracing
         self.worker: Worker | None = None
         """The worker; None until it has found its node."""
         self._lag = LoopLag(asyncio.get_running_loop())
@@ -70,7 +84,9 @@ class WorkerMonitor:
 
     @property
     def url(self) -> str:
-        """Where the pages are."""
+        """Where the pages are; empty if there are none."""
+        if not self._listener.port:
+            return ""
         host = self._settings.monitor_host or ""
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self._listener.port}"
@@ -84,12 +100,17 @@ class WorkerMonitor:
     async def _serve(self) -> None:
         settings = self._settings
         try:
-            await self._listener.open(settings.monitor_host or "", settings.monitor_port)
+            if settings.monitor_host is not None:
+                await self._listener.open(settings.monitor_host, settings.monitor_port)
+            exporting = export_metrics(
+                self._telemetry, self._log, self.metrics, service=WORKER_SERVICE, worker=self._name
+            )
         except BaseException as problem:  # noqa: BLE001 - the worker's loop raises it
             self._opened.set_exception(problem)
             return
         self._opened.set_result(None)
         await self._stopping.wait()
+        await end_telemetry(None, exporting)
         await self._listener.close()
 
     # Pages, in the thread
@@ -130,7 +151,7 @@ class WorkerMonitor:
             _add_slots(samples, worker)
             _add_counts(samples, worker.statistics)
             self._add_queues(samples, worker.served)
-        add_vitals(samples, "worker", self._lag)
+        add_vitals(samples, "worker", self._lag, self._tracing)
         return page(families.WORKER, [samples.lines])
 
     def _add_queues(self, samples: Samples, served: list[Served]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import NO, MaitredError
 from maitred.surroundings import StopSignals, Surroundings
+from maitred.telemetry.start import worker_tracing
 from maitred.worker.monitor import WorkerMonitor
 from maitred.worker.worker import Worker
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.app.session import Session
     from maitred.client.client import AsyncClient
     from maitred.logs import Logger
-    from maitred.settings import WorkerSettings
+    from maitred.settings import Telemetry, WorkerSettings
 
 CONNECT_PAUSE_SECONDS = 1.0
 """Pause between two attempts to connect at the start; each attempt has its own backoff."""
@@ -47,6 +48,7 @@ async def work(
     name: str,
     log: Logger,
     forced: Callable[[int], None],
+    telemetry: Telemetry,
 ) -> bool:
     """Serve until a signal comes, then drain; return False if tasks had to be left unfinished.
 
@@ -69,12 +71,13 @@ async def work(
         if worker is not None:
             worker.stop()
 
+    tracing = worker_tracing(telemetry, log, name=name)
     signals = StopSignals()
     signals.watch(loop, stop, force)
     monitor: WorkerMonitor | None = None
     try:
-        if settings.monitor_host is not None:
-            monitor = WorkerMonitor(settings, name, log)
+        if settings.monitor_host is not None or telemetry.metrics:
+            monitor = WorkerMonitor(settings, name, log, telemetry, tracing)
             await monitor.start()
         session = await _connected(app, stopping, log)
         if session is None:
@@ -84,7 +87,7 @@ async def work(
             handlers,
             settings,
             name,
-            Surroundings.real(),
+            Surroundings.real(tracing),
             log,
             connecting=partial(_connecting, app),
             monitor_url="" if monitor is None else monitor.url,
@@ -101,6 +104,8 @@ async def work(
         return finished
     finally:
         await app.close()
+        if tracing is not None:
+            await tracing.close()
         if monitor is not None:
             await monitor.stop()
         signals.ignore(loop)

@@ -158,6 +158,7 @@ class HttpListener:
         self._ignores_credentials = not self.guard.required
         """Whether to log, once, that credentials are ignored because there are no users."""
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(gateway), Pages(self)
+        self._pages = pages
         admin, console = AdminRoutes(gateway), ConsoleFiles()
         self._live = LiveRoutes(self, admin.views)
         self._handlers = {
@@ -239,6 +240,10 @@ class HttpListener:
                 connection.drain()
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         return True
+
+    async def metrics_page(self) -> str:
+        """Return the metrics of the gateway, as its page has them."""
+        return self._pages.metrics()
 
     def close(self) -> None:
         """Close all connections at once."""

@@ -85,6 +85,10 @@ class Pages:
 
     def metrics_page(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer with the metrics, for Prometheus."""
+        connection.answer(request, 200, PROMETHEUS, self.metrics().encode())
+
+    def metrics(self) -> str:
+        """Return the metrics in the text format of Prometheus."""
         listener = self._listener
         lines = listener.metrics.families()
         lines += gauge("maitred_http_connections", "Open now.", len(listener.connections))
@@ -113,10 +117,10 @@ class Pages:
         text = "\n".join(lines) + "\n"
         if listener.lag is not None:
             samples = Samples()
-            add_vitals(samples, "gateway", listener.lag)
+            tracing = self._gateway.surroundings.tracing
+            add_vitals(samples, "gateway", listener.lag, tracing)
             text += page(PROCESSES, [samples.lines])
-        body = text.encode()
-        connection.answer(request, 200, PROMETHEUS, body)
+        return text
 
     def _access_families(self) -> list[str]:
         """Render the metrics of logins and of reloaded files."""
