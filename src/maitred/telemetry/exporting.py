@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -52,9 +53,6 @@ _LOGGER: Final = "opentelemetry"
 own_log: Final = logging.getLogger(f"{_LOGGER}.maitred")
 """For what this package has to say beside OpenTelemetry's own complaints."""
 _QUEUE_VARIABLE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
-_INSTANCE: Final = str(uuid4())
-"""Tells the metrics of this process from those of others with the same name."""
-
 _RESOURCE_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
@@ -75,6 +73,7 @@ def tracing_of_process(
 
     async def close() -> None:
         if not await in_thread(provider.shutdown):
+            exporter.shutdown()  # ends what hangs
             log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
     tracing = OpenTelemetryTracing(
@@ -87,13 +86,19 @@ def tracing_of_process(
     return tracing, provider
 
 
+@cache
+def _instance() -> str:
+    """Return the id that tells this process from others with the same name."""
+    return str(uuid4())
+
+
 def resource(service: str, attributes: Mapping[str, str | int]) -> Resource:
     """Return the description of this process. What OpenTelemetry's variables say takes
     precedence."""
     found: dict[str, str | int] = {f"maitred.{name}": one for name, one in attributes.items()}
     found["service.name"] = service
     found["service.version"] = __version__
-    found["service.instance.id"] = _INSTANCE
+    found["service.instance.id"] = _instance()
     found["process.pid"] = os.getpid()
     said = os.environ.get(_RESOURCE_VARIABLE, "").split(",")
     named = {one.partition("=")[0].strip() for one in said}
@@ -190,6 +195,7 @@ class CountingBatches(BatchSpanProcessor):
         self._counting = exporter
         self._lock = threading.Lock()
         self._given = 0
+        self._budget = LineBudget(QUIET_SECONDS)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue the span for its export."""
@@ -203,7 +209,7 @@ class CountingBatches(BatchSpanProcessor):
                 self._counting.lost += 1
         if has_room:
             super().on_end(span)
-        else:
+        elif self._budget.take(time.monotonic()) is not None:
             own_log.warning("The queue of spans is full.")
 
 

@@ -67,6 +67,7 @@ class MetricExport:
             self._log.exception(_NOT_GATHERED)
             return
         if not ended:
+            self._exporter.shutdown()  # ends what hangs
             self._log.warning("the last metrics were not exported in time", seconds=CLOSE_SECONDS)
 
     async def _run(self) -> None:
