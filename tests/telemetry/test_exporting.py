@@ -12,6 +12,7 @@ from maitred.errors import CannotStart
 from maitred.settings import Telemetry
 from maitred.telemetry import exporting, metric_export, start
 from maitred.telemetry.start import export_metrics, process_tracing
+from maitred.telemetry.tracing import TaskId
 from tests.node.in_process import RecordedLog, until
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def test_spans_arrive(marked: Received, protocol: Protocol) -> None:
         log = RecordedLog()
         tracing = began(marked.settings(protocol), log)
         sent = tracing.sends("shop/mails", 1)
-        tracing.processes(sent.context, "shop/mails/0/7", 1, worker="w").end()
+        tracing.processes(sent.context, TaskId("shop/mails", 0, 7), 1, worker="w").end()
         sent.end(task="shop/mails/0/7")
         await tracing.close()
         assert tracing.statistics() == {"spans_exported": 2, "spans_lost": 0}

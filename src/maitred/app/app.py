@@ -31,6 +31,7 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Anything, Handler
@@ -96,6 +97,7 @@ Row = TypeVar("Row")
 DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
 NODE_VARIABLE: Final = "MAITRED_URL"
 TOKEN_VARIABLE: Final = "MAITRED_TOKEN"  # noqa: S105 - the variable's name, not a token
+TELEMETRY_VARIABLE: Final = "MAITRED_TELEMETRY"
 
 
 class App:
@@ -107,11 +109,12 @@ class App:
         *,
         node: str | None = None,
         surroundings: Surroundings | None = None,
-        tracing: bool | Tracing = False,
+        tracing: bool | Tracing | None = None,
         **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
     ) -> None:
         """`tracing` records the tasks and queries that the program begins, with the tracer provider
-        that the program has set up (`maitred[otel]`)."""
+        that the program has set up (`maitred[otel]`). None: the variable MAITRED_TELEMETRY__TRACES
+        decides, and in a worker what the worker does."""
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         """Handlers by the name of their queue."""
@@ -119,6 +122,7 @@ class App:
         self.sync: Final = SyncApp(self)
         self._settings = settings
         self._surroundings = surroundings or Surroundings.real(_tracing(tracing))
+        self._traces_as_its_worker = tracing is None and self._surroundings.tracing is None
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
         PendingClient(node or DEFAULT_NODE, **settings)
@@ -230,6 +234,12 @@ class App:
         """Use these connection settings from now on where the program has not set its own."""
         self._settings = settings | self._settings
 
+    def trace_with(self, tracing: Tracing | None) -> None:
+        """Record what the program begins from now on with this, if the program has not decided
+        about tracing itself."""
+        if self._traces_as_its_worker:
+            self._surroundings = replace(self._surroundings, tracing=tracing)
+
     async def close(self) -> None:
         """Disconnect this event loop; the next use connects again."""
         opening = self._sessions.pop(asyncio.get_running_loop(), None)
@@ -315,7 +325,14 @@ class SyncApp:
         return (await self._app.session()).client
 
 
-def _tracing(wanted: bool | Tracing) -> Tracing | None:
+def _tracing(wanted: bool | Tracing | None) -> Tracing | None:
+    if wanted is None:
+        if not any(name.startswith(TELEMETRY_VARIABLE) for name in os.environ):
+            return None
+        from maitred.config import telemetry_settings
+
+        settings = telemetry_settings(os.environ)
+        return program_tracing(settings.sample) if settings.traces else None
     if isinstance(wanted, bool):
         return program_tracing() if wanted else None
     return wanted
