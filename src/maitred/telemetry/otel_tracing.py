@@ -45,7 +45,6 @@ from maitred.trace_context import (
     span_id_of,
     state_of,
     trace_id_of,
-    traceparent,
     waits_recorded,
 )
 
@@ -108,7 +107,8 @@ class _Recorded:
         if task:
             self._span.set_attribute("messaging.message.id", task)
         if problem is not None:
-            self._fails(getattr(problem, "code", type(problem).__qualname__), str(problem))
+            # Without its message, which may quote an argument.
+            self._fails(getattr(problem, "code", type(problem).__qualname__))
         self._span.end()
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
@@ -128,10 +128,10 @@ class _Recorded:
             attributes["maitred.worker"] = worker
         self._span.set_attributes(attributes)
         if error:
-            self._fails(error.partition(":")[0], error)
+            self._fails(error)
         self._span.end()
 
-    def _fails(self, kind: str, message: str) -> None:
+    def _fails(self, kind: str, message: str = "") -> None:
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR, message or kind))
 
@@ -228,7 +228,9 @@ class OpenTelemetryTracing:
         if not is_recorded(trace):
             return self._begin(trace, name, SpanKind.SERVER, attributes)
         base = in_round(trace, 0)  # the same for all attempts, whose number the round is
-        return self._attempt(trace, base, name, (SpanKind.SERVER, query, attempt), attributes)
+        # Without the gateway: a worker may know it by an address, which changes with the link.
+        item = f"{queue} {query.rpartition('/')[2]}"
+        return self._attempt(trace, base, name, (SpanKind.SERVER, item, attempt), attributes)
 
     def _attempt(
         self,
@@ -256,15 +258,6 @@ class OpenTelemetryTracing:
         return self._begin(parent, f"query {queue}", kind, attributes)
 
     # All
-
-    def headers(self) -> dict[str, str]:
-        current = get_current_span().get_span_context()
-        if not current.is_valid:
-            return {}
-        headers = {"traceparent": traceparent(_packed(current))}
-        if current.trace_state:
-            headers["tracestate"] = current.trace_state.to_header()
-        return headers
 
     def statistics(self) -> dict[str, int]:
         return {} if self._statistics is None else self._statistics()

@@ -90,6 +90,7 @@ class Query(HandlerCall):
         "_most_bytes",
         "_rows",
         "_user",
+        "_why",
         "again",
         "again_until",
         "begun_at",
@@ -104,6 +105,8 @@ class Query(HandlerCall):
 
     what = "query"
     _host: QueryHost
+    _why: Ending
+    """The ending with which it was stopped; only set if it was (`cancelled`)."""
 
     def __init__(
         self,
@@ -156,6 +159,7 @@ class Query(HandlerCall):
         self._hidden = None
         self.task = None
         self.span = None
+        self.trace = message.trace
 
     @property
     def user(self) -> str:
@@ -262,6 +266,7 @@ class Query(HandlerCall):
         if self.cancelled:
             return
         self.cancelled = True
+        self._why = why
         if self._rows is not None:
             self._rows.close()
         if not self.told:
@@ -316,6 +321,8 @@ class Query(HandlerCall):
             if not done:
                 self._log_failure(ending)
         host.ended(self, now, good=done)
+        if self.span is not None:
+            self.end_span(self.span, self._why if self.cancelled else ending)
         if not self.told:
             self._answer(ending, now)
 

@@ -93,6 +93,8 @@ class WorkerQueries:
         self._slots = slots
         self._statistics = context.statistics
         self._log = context.log
+        self._tracing = context.tracing
+        self._worker = context.name
         self._book: Reservations[Served] = Reservations()
         self._passes: Passes[Served] = Passes()
         self._early = EarlyQueries(settings.early_queries, settings.early_bytes)
@@ -387,6 +389,11 @@ class WorkerQueries:
         asker.begun(stream, query)
         if served.hidden is not None:
             query.hide(served.hidden, message.payload)
+        if self._tracing is not None:
+            queue = f"{served.view.id.namespace}/{served.view.id.queue}"
+            query.span = self._tracing.answers(
+                message.trace, queue, query.query_id, worker=self._worker
+            )
         try:
             args, named = served.read(message.payload)
         except InvalidArguments as problem:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from maitred.app.options import conditions
 from maitred.app.task import error_of
+from maitred.client.enqueue_batches import added_within
 from maitred.errors import MaitredError
 from maitred.gateway.http.answers import (
     AddedTask,
@@ -31,6 +32,7 @@ class TaskRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._tracing = gateway.surroundings.tracing
 
     async def add_task(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
@@ -42,12 +44,25 @@ class TaskRoutes:
         request.body = b""
         options = dict(request.query)
         required = options.pop(REQUIRE_WORKER, 0)
+        wanted = conditions(options)
         user = request.identity.name if request.identity is not None else ""
-        place = await self._gateway.add(
-            namespace, queue, conditions(options), payload, user, require_worker=bool(required)
+        name, trace, span = f"{namespace}/{queue}", request.caller_trace(), None
+        if self._tracing is not None:
+            span = self._tracing.sends(name, 1, trace)
+            trace = span.context
+            request.traced_as(trace)
+        adding = self._gateway.add(
+            namespace,
+            queue,
+            wanted,
+            payload,
+            user,
+            require_worker=bool(required),
+            trace=trace,
         )
+        place = await (adding if span is None else added_within(span, adding, name))
         path = _path(namespace, queue, place.partition, place.sequence)
-        number = f"{namespace}/{queue}/{place.partition}/{place.sequence}"
+        number = f"{name}/{place.partition}/{place.sequence}"
         body = form.value(AddedTask(number, place.partition, place.sequence, path))
         connection.answer(
             request, 202, form.content_type, body, b"Location: %b\r\n" % path.encode()
