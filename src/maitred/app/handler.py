@@ -140,7 +140,8 @@ class Handler(Generic[Parameters, Result, Called]):
     ) -> EnqueuedTask:
         name = f"{self.id.namespace}/{self.queue}"
         span = tracing.sends(name, 1)
-        return await added_within(span, adding.add(self.conditions, payload, span.context), name)
+        add = functools.partial(adding.add, self.conditions, payload, span.context)
+        return await added_within(span, add, name)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.

@@ -35,7 +35,7 @@ from maitred.matching.records import Terms
 from maitred.protocol.tasks import TASKS_MAX, Add, Added
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from maitred.client.queues import QueueView
     from maitred.client.requester import Requester
@@ -85,10 +85,12 @@ _new_task: Final = tuple.__new__
 task."""
 
 
-async def added_within(span: OpenSpan, adding: Awaitable[EnqueuedTask], queue: str) -> EnqueuedTask:
-    """Wait until a task was added, and end the span of that; `queue` is `namespace/queue`."""
+async def added_within(
+    span: OpenSpan, add: Callable[[], Awaitable[EnqueuedTask]], queue: str
+) -> EnqueuedTask:
+    """Add a task, wait for it, and end the span of that; `queue` is `namespace/queue`."""
     try:
-        added = await adding
+        added = await add()
     except BaseException as problem:
         span.end(problem)
         raise

@@ -197,8 +197,9 @@ class Query(HandlerCall):
         """Call the handler."""
         host, served = self._host, self.served
         function = served.asked
+        context = None if host.tracing is None else host.tracing.outside.copy()
         if served.is_async and not served.is_stream:
-            self.task = host.loop.create_task(self.run(function, args, named))
+            self.task = host.loop.create_task(self.run(function, args, named), context=context)
         elif served.is_stream:
             rows: RowStream | Gathered
             if message.rows:
@@ -212,7 +213,7 @@ class Query(HandlerCall):
             self._rows = rows
             if served.is_async:
                 self.task = host.loop.create_task(
-                    self.run(self._drain, (function, args, named, rows), {})
+                    self.run(self._drain, (function, args, named, rows), {}), context=context
                 )
             else:
                 self._begin_in_thread(self._pump, function, args, named, rows)

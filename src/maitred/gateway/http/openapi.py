@@ -266,9 +266,8 @@ def _responses(route: HttpRoute, *, is_open: bool) -> Json:
                 "Maitred-Stream": _header("`true`: rows, one after the other", "string"),
             }
         if route.handler in TRACED:
-            text = "The span of the gateway, as in `traceparent`, if it is recorded"
             own = responses[str(status)].setdefault("headers", {})
-            own["traceresponse"] = _header(text, "string")
+            own["traceresponse"] = _header("The gateway's span, if it is recorded", "string")
     for status in (*_NAMED, *_ALWAYS) if not is_open else _ALWAYS:
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.request import HttpRequest
+    from maitred.telemetry.tracing import OpenSpan
 
 REQUIRE_WORKER: Final = "require_worker"
 
@@ -46,12 +48,10 @@ class TaskRoutes:
         required = options.pop(REQUIRE_WORKER, 0)
         wanted = conditions(options)
         user = request.identity.name if request.identity is not None else ""
-        name, trace, span = f"{namespace}/{queue}", request.caller_trace(), None
-        if self._tracing is not None:
-            span = self._tracing.sends(name, 1, trace)
-            trace = span.context
-            request.traced_as(trace)
-        adding = self._gateway.add(
+        name = f"{namespace}/{queue}"
+        trace, span = self._begin_span(request, name)
+        add = partial(
+            self._gateway.add,
             namespace,
             queue,
             wanted,
@@ -60,13 +60,26 @@ class TaskRoutes:
             require_worker=bool(required),
             trace=trace,
         )
-        place = await (adding if span is None else added_within(span, adding, name))
+        place = await (add() if span is None else added_within(span, add, name))
         path = _path(namespace, queue, place.partition, place.sequence)
         number = f"{name}/{place.partition}/{place.sequence}"
         body = form.value(AddedTask(number, place.partition, place.sequence, path))
         connection.answer(
             request, 202, form.content_type, body, b"Location: %b\r\n" % path.encode()
         )
+
+    def _begin_span(self, request: HttpRequest, queue: str) -> tuple[bytes, OpenSpan | None]:
+        """Begin the span of a task that a request adds; return the task's trace context, and None
+        for the span if there is none, because this gateway does not trace or skips this task."""
+        trace, tracing = request.caller_trace(), self._tracing
+        if tracing is None:
+            return trace, None
+        skipped = None if trace else tracing.skipped()
+        if skipped is not None:
+            return skipped, None
+        span = tracing.sends(queue, 1, trace)
+        request.traced_as(span.context)
+        return span.context, span
 
     async def task_result(
         self,
