@@ -18,8 +18,19 @@ from maitred.gateway.http.listener import HttpListener
 from maitred.settings import GatewaySettings, Node
 from maitred.settings import Upstream as UpstreamSettings
 from maitred.surroundings import Surroundings
+from maitred.trace_context import (
+    NOT_RECORDED,
+    from_headers,
+    headers_of,
+    is_context,
+    is_recorded,
+    next_attempt,
+    packed,
+    round_of,
+    traceparent,
+)
 from maitred.worker.upstream_handler import UpstreamHandler
-from tests.gateway.fakes import Answer, Caller, post
+from tests.gateway.fakes import Answer, Caller, get, post
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.telemetry.recorded import RecordedTraces, parent_id, span_id, trace_id
 from tests.worker.serving import serving
@@ -42,9 +53,15 @@ class Stage:
         self._port = port
 
     async def ask(self, path: str, body: bytes = b"[]", *headers: str) -> Answer:
+        return await self._said(post(f"/v1/shop/queues/{path}", body, *headers))
+
+    async def get(self, path: str) -> Answer:
+        return await self._said(get(path))
+
+    async def _said(self, request: bytes) -> Answer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         caller = Caller(reader, writer)
-        caller.send(post(f"/v1/shop/queues/{path}", body, *headers))
+        caller.send(request)
         try:
             return await caller.answer()
         finally:
@@ -251,3 +268,38 @@ async def test_serve_http_sends_the_trace_to_its_back_end(tmp_path: Path, is_tra
             await here.ask("inference/query", json.encode(own_trace), *headers)
             assert heard(server) == {"traceparent": "00-mine"}
         handler.close()
+
+
+@in_a_loop
+async def test_a_gateway_decides_what_is_recorded_of_traces_that_begin_there(
+    tmp_path: Path,
+) -> None:
+    seldom, always = RecordedTraces(sample=0.0), RecordedTraces()
+    async with stage(tmp_path, shop(always), gateway=seldom, worker=always) as here:
+        said = await here.ask("price/query")
+        assert json.decode(said.body)["traceparent"].endswith("-00")
+        task = json.decode((await here.ask("price/tasks")).body)
+        result = await here.get(f"{task['location']}?wait=8")
+        assert json.decode(result.body)["traceparent"].endswith("-00")
+    assert "traceresponse" not in said.headers
+    assert (seldom.spans, always.spans) == ([], [])
+
+
+def test_what_is_sent_of_a_context() -> None:
+    context = from_headers(PARENT, "a=1")
+    assert headers_of(context, "gw/1") == {"traceparent": PARENT, "tracestate": "a=1"}
+    assert headers_of(b"", "gw/1") == headers_of(b"\x02 of a later release", "gw/1") == {}
+    forged = packed(1, 2, 1, "a=1\r\nHost: elsewhere")
+    assert headers_of(forged, "gw/1").keys() == {"traceparent"}
+    made_up = headers_of(NOT_RECORDED, "gw/1")["traceparent"]
+    assert is_context(from_headers(made_up))
+    assert not is_recorded(from_headers(made_up))
+    assert made_up != headers_of(NOT_RECORDED, "gw/2")["traceparent"]
+
+
+def test_attempts_at_a_query_are_counted_in_the_context() -> None:
+    first = from_headers(PARENT)
+    second = next_attempt(first)
+    assert [round_of(one) for one in (first, second, next_attempt(second))] == [0, 2, 3]
+    assert traceparent(second) == PARENT
+    assert [next_attempt(one) for one in (b"", NOT_RECORDED)] == [b"", NOT_RECORDED]
