@@ -114,7 +114,12 @@ class Stage:
         return f"maitred://127.0.0.1:{self.port}"
 
     def start_node(
-        self, shards: int = 2, *, gateway: bool = False, **environment: str
+        self,
+        shards: int = 2,
+        *,
+        gateway: bool = False,
+        interpreters: bool = False,
+        **environment: str,
     ) -> RunningNode:
         """At the same place each time."""
         if self.store is not None:
@@ -128,6 +133,7 @@ class Stage:
                 data=self.directory / "data",
                 environment=environment,
                 gateway=gateway,
+                interpreters=interpreters,
             )
         )
         self.port = self._node.port

@@ -185,13 +185,13 @@ class Received:
         return self.spans()
 
     def wait_for_spans(self, *names: str) -> dict[str, ReceivedSpan]:
-        """Wait for one span of each name, and return the first of each, by name."""
+        """Wait for one span of each name; return the first of each, by name, in this order."""
 
         def arrived(spans: list[ReceivedSpan]) -> bool:
             return set(names) <= {one.name for one in spans}
 
         spans = self.wait_until(arrived, f"spans {names}")
-        return {one.name: one for one in reversed(spans)}
+        return {name: next(one for one in spans if one.name == name) for name in names}
 
     def wait_for_points(
         self, holds: Callable[[list[ReceivedPoint]], bool], what: str

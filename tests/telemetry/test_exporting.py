@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -188,4 +190,13 @@ def test_bad_variables_of_opentelemetry_are_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_off_imports_nothing() -> None:
-    assert process_tracing(Telemetry(), RecordedLog(), service="maitred-test") is None
+    processes = "maitred.node.shard_process, maitred.gateway.process, maitred.worker.process"
+    off = "settings = maitred.settings.Telemetry(); start.check(settings)"
+    begun = "assert start.process_tracing(settings, None, service='x') is None"
+    program = (
+        f"import sys, maitred.settings, {processes}; from maitred.telemetry import start; {off}; "
+        f"{begun}; print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {"opentelemetry", "grpc", "google.protobuf", "requests"}.isdisjoint(loaded)

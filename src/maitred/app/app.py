@@ -31,6 +31,7 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Anything, Handler
@@ -45,7 +46,6 @@ from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
-from maitred.app.tracing_choice import tracing_of
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
 from maitred.client.pending_client import PendingClient
@@ -54,6 +54,7 @@ from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
 from maitred.routing.names import TASKS, QueueId, check_name
 from maitred.settings import PORT
 from maitred.surroundings import Surroundings
+from maitred.telemetry.start import program_tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -96,6 +97,7 @@ Row = TypeVar("Row")
 DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
 NODE_VARIABLE: Final = "MAITRED_URL"
 TOKEN_VARIABLE: Final = "MAITRED_TOKEN"  # noqa: S105 - the variable's name, not a token
+TELEMETRY_VARIABLE: Final = "MAITRED_TELEMETRY"
 
 
 class App:
@@ -110,17 +112,17 @@ class App:
         tracing: bool | Tracing | None = None,
         **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
     ) -> None:
-        """With `tracing`, the tasks and queries that the program begins are recorded by
-        OpenTelemetry (the extra `otel`), as the program has set that up. By default, the variable
-        MAITRED_TELEMETRY__TRACES decides."""
+        """`tracing` records the tasks and queries that the program begins, with the tracer provider
+        that the program has set up (`maitred[otel]`). None: the variable MAITRED_TELEMETRY__TRACES
+        decides, and in a worker what the worker does."""
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         """Handlers by the name of their queue."""
         self.node = node
         self.sync: Final = SyncApp(self)
         self._settings = settings
-        self._surroundings = surroundings
-        self._tracing = tracing
+        self._surroundings = surroundings or Surroundings.real(_tracing(tracing))
+        self._traces_as_its_worker = tracing is None and self._surroundings.tracing is None
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
         PendingClient(node or DEFAULT_NODE, **settings)
@@ -232,6 +234,12 @@ class App:
         """Use these connection settings from now on where the program has not set its own."""
         self._settings = settings | self._settings
 
+    def trace_with(self, tracing: Tracing | None) -> None:
+        """Record what the program begins from now on with this, if the program has not decided
+        about tracing itself."""
+        if self._traces_as_its_worker:
+            self._surroundings = replace(self._surroundings, tracing=tracing)
+
     async def close(self) -> None:
         """Disconnect this event loop; the next use connects again."""
         opening = self._sessions.pop(asyncio.get_running_loop(), None)
@@ -260,12 +268,8 @@ class App:
         settings = self._settings
         if not (settings.keys() & {"token", "token_file"}) and parse_address(self.url).is_anonymous:
             settings = {"token": os.environ.get(TOKEN_VARIABLE) or None, **settings}
-        around = self._surroundings
-        if around is None:  # not before: a program forks, or sets OpenTelemetry up, after imports
-            around = Surroundings.real(tracing_of(self._tracing, os.environ))
-            self._surroundings = around
-        client = await PendingClient(self.url, surroundings=around, **settings)
-        return Session(client, around)
+        client = await PendingClient(self.url, surroundings=self._surroundings, **settings)
+        return Session(client, self._surroundings)
 
 
 class SyncApp:
@@ -319,3 +323,16 @@ class SyncApp:
 
     async def _open(self) -> AsyncClient:
         return (await self._app.session()).client
+
+
+def _tracing(wanted: bool | Tracing | None) -> Tracing | None:
+    if wanted is None:
+        if not any(name.startswith(TELEMETRY_VARIABLE) for name in os.environ):
+            return None
+        from maitred.config import telemetry_settings
+
+        settings = telemetry_settings(os.environ)
+        return program_tracing(settings.sample) if settings.traces else None
+    if isinstance(wanted, bool):
+        return program_tracing() if wanted else None
+    return wanted

@@ -40,9 +40,6 @@ PREFIX = "MAITRED_"
 RESERVED = frozenset({"MAITRED_URL", "MAITRED_TOKEN"})
 """Variables with the prefix that are not for the node: the client's address and its token."""
 
-TELEMETRY_VARIABLE = f"{PREFIX}TELEMETRY"
-"""The group of settings that workers and programs read, too."""
-
 COMMAND_LINE = "the command line"
 
 _NODE = kind_of(Node)
@@ -101,7 +98,7 @@ def telemetry_settings(
     variables = {
         name: value
         for name, value in environment.items()
-        if name.partition("__")[0] == TELEMETRY_VARIABLE
+        if name.partition("__")[0] == f"{PREFIX}TELEMETRY"
     }
     return load(None, variables, flags or {}).telemetry
 

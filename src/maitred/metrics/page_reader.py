@@ -66,7 +66,7 @@ class _Buckets:
 
 
 def read_page(page: str) -> list[PageFamily]:
-    """Return the families of a page in their order."""
+    """Return the families of a page in their order, without those that have no sample."""
     found: list[PageFamily] = []
     gathered: dict[Attributes, _Buckets] = {}
     text = ""
@@ -85,7 +85,7 @@ def read_page(page: str) -> list[PageFamily]:
             else:
                 family.numbers.append(NumberSample(labels, value))
     _end_histograms(found, gathered)
-    return found
+    return [family for family in found if family.numbers or family.histograms]
 
 
 def _gather(

@@ -59,28 +59,22 @@ _PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 def tracing_of_process(
     settings: Telemetry,
-    log: Logger | None,
+    log: Logger,
     *,
     service: str,
     **attributes: str | int,
 ) -> tuple[OpenTelemetryTracing, TracerProvider]:
     """Return the tracing of a process of maitred itself, and its provider: it exports to the
-    receiver of the settings. `attributes` describe the process (`maitred.NAME`).
-
-    Without a `log` the process is another program's: OpenTelemetry logs and ends as it does by
-    itself."""
-    described = resource(service, attributes)
-    provider = TracerProvider(resource=described, shutdown_on_exit=log is None)
+    receiver of the settings. `attributes` describe the process (`maitred.NAME`)."""
+    provider = TracerProvider(resource=resource(service, attributes), shutdown_on_exit=False)
     exporter = CountingExporter(_span_exporter(settings))
     provider.add_span_processor(CountingBatches(exporter))
-    if log is not None:
-        log_failures(log)
+    log_failures(log)
 
     async def close() -> None:
         if not await in_thread(provider.shutdown):
             exporter.shutdown()  # ends what hangs
-            if log is not None:
-                log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
+            log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
     tracing = OpenTelemetryTracing(
         provider,

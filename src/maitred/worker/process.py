@@ -54,7 +54,9 @@ async def work(
 
     A second signal calls `forced` with its number, which ends the process.
     """
+    tracing = worker_tracing(telemetry, log, name=name)
     app.prefer(backoff_longest_seconds=COME_BACK_SECONDS)
+    app.trace_with(tracing)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     worker: Worker | None = None
