@@ -104,11 +104,6 @@ def in_round(trace: bytes, number: int) -> bytes:
     return trace[:2] + bytes((number & 0xFF,)) + trace[3:]
 
 
-def next_attempt(trace: bytes) -> bytes:
-    """Return the context for the next attempt at a query, after one that may have begun."""
-    return in_round(trace, max(round_of(trace), 1) + 1)
-
-
 def waits_recorded(trace: bytes) -> bytes:
     """Return the context for a worker whose node has recorded how long the task waited."""
     return trace[:3] + bytes((trace[3] | _WAIT_RECORDED,)) + trace[4:]
@@ -117,6 +112,11 @@ def waits_recorded(trace: bytes) -> bytes:
 def is_wait_recorded(trace: bytes) -> bool:
     """Return whether the node recorded a span for the time that the task waited."""
     return trace[3] & _WAIT_RECORDED == _WAIT_RECORDED
+
+
+def next_attempt(trace: bytes) -> bytes:
+    """Return the context for the next attempt at a query, after one that may have begun."""
+    return in_round(trace, max(round_of(trace), 1) + 1)
 
 
 def derived_span_id(trace: bytes, what: str, item: str, attempt: int) -> int:

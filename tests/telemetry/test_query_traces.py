@@ -51,7 +51,7 @@ async def asking(
     """A gateway of its own, which traces if there are recorded traces."""
     around = Surroundings.real(None if recorded is None else recorded.tracing)
     async with maitred.connect(f"maitred://127.0.0.1:{port}") as client:
-        gateway = QueryGateway(client, Querying(**settings), around, name="gw", hook=hook)
+        gateway = QueryGateway(client, Querying(**settings), around, hook=hook)
         client.ask_with(gateway)
         yield gateway
 

@@ -46,6 +46,7 @@ from maitred.trace_context import (
     span_id_of,
     state_of,
     trace_id_of,
+    traceparent,
     waits_recorded,
 )
 
@@ -109,7 +110,7 @@ class _Recorded:
             self._span.set_attribute("messaging.message.id", task)
         if problem is not None:
             # Without its message, which may quote an argument.
-            self._fails(getattr(problem, "code", type(problem).__qualname__))
+            self._fails(getattr(problem, "code", type(problem).__qualname__), "")
         self._span.end()
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
@@ -129,10 +130,10 @@ class _Recorded:
             attributes["maitred.worker"] = worker
         self._span.set_attributes(attributes)
         if error:
-            self._fails(error)
+            self._fails(error.partition(":")[0], error)
         self._span.end()
 
-    def _fails(self, kind: str, message: str = "") -> None:
+    def _fails(self, kind: str, message: str) -> None:
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR, message or kind))
 
@@ -279,6 +280,15 @@ class OpenTelemetryTracing:
         return self._begin(parent, f"query {queue}", kind, attributes, current)
 
     # All
+
+    def headers(self) -> dict[str, str]:
+        current = get_current_span().get_span_context()
+        if not current.is_valid:
+            return {}
+        headers = {"traceparent": traceparent(_packed(current))}
+        if current.trace_state:
+            headers["tracestate"] = current.trace_state.to_header()
+        return headers
 
     def statistics(self) -> dict[str, int]:
         return {} if self._statistics is None else self._statistics()

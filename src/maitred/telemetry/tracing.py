@@ -47,8 +47,7 @@ class OpenSpan(Protocol):
         """End it because the handler failed. The texts are free of hidden arguments."""
 
     def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
-        """End the span of a query as its row in the query table says. `error` is a code or the
-        class of an exception, without a message: messages may quote arguments."""
+        """End the span of a query as its row in the query table says."""
 
 
 class TaskId(NamedTuple):
@@ -94,6 +93,10 @@ class Tracing(Protocol):
 
     def answers(self, trace: bytes, queue: str, query: str, *, worker: str) -> OpenSpan:
         """Begin the span of a query at a worker; `query` is the gateway and its number there."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers `traceparent` and `tracestate` of the current span, for a request by
+        HTTP; empty if there is none."""
 
     def statistics(self) -> dict[str, int]:
         """Return how many spans were exported, and how many were lost."""
