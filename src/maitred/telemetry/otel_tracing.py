@@ -159,13 +159,15 @@ class OpenTelemetryTracing:
         if not is_recorded(trace):
             return self._begin_at_worker(trace, name, SpanKind.SERVER, attributes)
         base = in_round(trace, 0)  # the same for all attempts, whose number the round is
+        # Without the gateway: a worker may know it by an address, which changes with the link.
+        item = f"{queue} {query.rpartition('/')[2]}"
         return self._spans.start(
             name,
             SpanKind.SERVER,
             attributes,
             trace,
-            span_id=derived_span_id(base, "run", query, attempt),
-            link=derived_span_id(base, "run", query, attempt - 1) if attempt > 1 else 0,
+            span_id=derived_span_id(base, "run", item, attempt),
+            link=derived_span_id(base, "run", item, attempt - 1) if attempt > 1 else 0,
         )
 
     # Gateways

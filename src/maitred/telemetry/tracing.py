@@ -72,8 +72,8 @@ class RecordedSpan:
         if problem is None:
             self.finish()
         else:
-            kind = getattr(problem, "code", type(problem).__qualname__)
-            self.finish(kind, str(problem))
+            # Without its message, which may quote an argument.
+            self.finish(getattr(problem, "code", type(problem).__qualname__))
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
         self.finish(kind, message, traceback)
