@@ -125,10 +125,12 @@ class Handler(Generic[Parameters, Result, Called]):
             adding = await self._begin_adding()
         if loop.time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, [payload])
-        if adding.tracing is None:
-            added = await adding.add(self.conditions, payload)
+        tracing = adding.tracing
+        trace = b"" if tracing is None else tracing.skipped()
+        if tracing is None or trace is not None:
+            added = await adding.add(self.conditions, payload, trace or b"")
         else:
-            added = await self._add_traced(adding, adding.tracing, payload)
+            added = await self._add_traced(adding, tracing, payload)
         partition, sequence, result = added
         return Task(self.app, self.queue, partition, sequence, self._read_result, result)
 
@@ -163,10 +165,12 @@ class Handler(Generic[Parameters, Result, Called]):
         adding = await self._begin_adding()
         if asyncio.get_running_loop().time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, payloads)
-        if adding.tracing is None:
-            added = await adding.add_many(self.conditions, payloads)
+        tracing = adding.tracing
+        trace = b"" if tracing is None else tracing.skipped()
+        if tracing is None or trace is not None:
+            added = await adding.add_many(self.conditions, payloads, trace or b"")
         else:
-            span = adding.tracing.sends(f"{self.id.namespace}/{self.queue}", len(payloads))
+            span = tracing.sends(f"{self.id.namespace}/{self.queue}", len(payloads))
             try:
                 added = await adding.add_many(self.conditions, payloads, span.context)
             except BaseException as problem:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as contexts
@@ -168,14 +169,27 @@ class OpenTelemetryTracing:
             NOT_RECORDED, set_span_in_context(NonRecordingSpan(unrecorded))
         )
         self._last = (b"", contexts.Context())
+        self.outside = copy_context()
+        self.outside.run(self._not_recorded.enter)
 
     # Producers
+
+    def skipped(self) -> bytes | None:
+        current = contexts.get_current()
+        if not current:  # no span, and no baggage either
+            return NOT_RECORDED if self._sample <= self._random() else None
+        span = get_current_span(current).get_span_context()
+        if not span.is_valid:
+            return NOT_RECORDED if self._sample <= self._random() else None
+        return None if span.trace_flags.sampled else _packed(span)
 
     def sends(self, queue: str, tasks: int, parent: bytes = b"") -> OpenSpan:
         attributes = _of_queue(queue, "send")
         if tasks > 1:
             attributes["messaging.batch.message_count"] = tasks
-        return self._begin(parent, f"send {queue}", SpanKind.PRODUCER, attributes)
+        return self._begin(
+            parent, f"send {queue}", SpanKind.PRODUCER, attributes, contexts.get_current()
+        )
 
     # Nodes
 
@@ -206,7 +220,7 @@ class OpenTelemetryTracing:
         attributes = _of_task(task, "process", attempt) | {"maitred.worker": worker}
         name = f"process {task.queue}"
         if not is_recorded(trace):
-            return self._begin(trace, name, SpanKind.CONSUMER, attributes)
+            return self._begin_at_worker(trace, name, SpanKind.CONSUMER, attributes)
         parent = trace
         if is_wait_recorded(trace):
             waited = derived_span_id(trace, "wait", str(task), attempt)
@@ -226,7 +240,7 @@ class OpenTelemetryTracing:
         }
         name = f"answer {queue}"
         if not is_recorded(trace):
-            return self._begin(trace, name, SpanKind.SERVER, attributes)
+            return self._begin_at_worker(trace, name, SpanKind.SERVER, attributes)
         base = in_round(trace, 0)  # the same for all attempts, whose number the round is
         return self._attempt(trace, base, name, (SpanKind.SERVER, query, attempt), attributes)
 
@@ -253,7 +267,14 @@ class OpenTelemetryTracing:
     def queries(self, queue: str, parent: bytes, *, served: bool) -> OpenSpan:
         attributes: Attributes = {"rpc.system": SYSTEM, "rpc.service": queue}
         kind = SpanKind.SERVER if served else SpanKind.CLIENT
-        return self._begin(parent, f"query {queue}", kind, attributes)
+        current = contexts.get_current()
+        if not parent:
+            trace = self.skipped()
+            if trace == NOT_RECORDED:
+                return self._not_recorded
+            if trace is not None:
+                return _Unrecorded(trace, current)
+        return self._begin(parent, f"query {queue}", kind, attributes, current)
 
     # All
 
@@ -273,31 +294,34 @@ class OpenTelemetryTracing:
         if self._close is not None:
             await self._close()
 
-    def _begin(self, parent: bytes, name: str, kind: SpanKind, attributes: Attributes) -> OpenSpan:
-        """Begin a span whose parent is this context, else the current span, unless its trace is
-        not recorded."""
-        if parent:
-            if parent == NOT_RECORDED:
-                return self._not_recorded
-            if is_context(parent):
-                within = self._remote(parent)
-                if is_recorded(parent):
-                    return self._start(name, kind, attributes, within)
-                return _Unrecorded(parent, within)
-        current = get_current_span().get_span_context()
-        if current.is_valid:
-            if not current.trace_flags.sampled:
-                return _Unrecorded(_packed(current), contexts.get_current())
-        elif self._sample < 1.0 and self._random() >= self._sample:
+    def _begin_at_worker(
+        self, trace: bytes, name: str, kind: SpanKind, attributes: Attributes
+    ) -> OpenSpan:
+        """Begin a span whose caller does not record its trace, or does not trace at all. The
+        current span is none of the caller's, so it does not count."""
+        if not trace and self._sample <= self._random():
             return self._not_recorded
-        return self._start(name, kind, attributes, None)
+        return self._begin(trace, name, kind, attributes, contexts.Context())
+
+    def _begin(
+        self, parent: bytes, name: str, kind: SpanKind, attributes: Attributes, current: Context
+    ) -> OpenSpan:
+        """Begin a span whose parent is this context, or else the current span, unless the trace of
+        the parent is not recorded."""
+        if parent == NOT_RECORDED:
+            return self._not_recorded
+        if is_context(parent):
+            current = self._remote(parent)
+            if not is_recorded(parent):
+                return _Unrecorded(parent, current)
+        return self._start(name, kind, attributes, current)
 
     def _start(
         self,
         name: str,
         kind: SpanKind,
         attributes: Mapping[str, str | int],
-        within: Context | None,
+        within: Context,
         links: Sequence[Link] = (),
         preset: int = 0,
     ) -> OpenSpan:

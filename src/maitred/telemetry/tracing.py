@@ -17,9 +17,12 @@ A trace looks like this; each line is a span, and those further in are its child
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from maitred.trace_context import NOT_RECORDED
+
+if TYPE_CHECKING:
+    import contextvars
 
 
 class OpenSpan(Protocol):
@@ -62,9 +65,18 @@ class TaskId(NamedTuple):
 class Tracing(Protocol):
     """Records the spans of one process. Names of queues are `namespace/queue`."""
 
+    outside: contextvars.Context
+    """A context in which the current span is one that is not recorded: handlers whose trace is not
+    recorded run in copies of it, so that nothing of what they do is recorded either."""
+
+    def skipped(self) -> bytes | None:
+        """Decide whether the trace of a task that is added now is recorded; return the context to
+        send with the task if it is not, and None if `sends` is to be called. It is called for every
+        task, and so has to be quick."""
+
     def sends(self, queue: str, tasks: int, parent: bytes = b"") -> OpenSpan:
         """Begin the span of adding tasks; its parent is the caller's context, else the current
-        span."""
+        span. Without either, `skipped` has decided."""
 
     def waited(
         self, trace: bytes, task: TaskId, attempt: int, seconds: float, *, forwarded: bool

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from maitred.redaction import HiddenParameters, Redaction
-    from maitred.telemetry.tracing import OpenSpan
+    from maitred.telemetry.tracing import OpenSpan, Tracing
     from maitred.worker.capacity import Capacity
     from maitred.worker.outcomes import Ending
 
@@ -30,6 +30,8 @@ class HandlerHost(Protocol):
 
     loop: asyncio.AbstractEventLoop
     capacity: Capacity
+    tracing: Tracing | None
+    """Records the spans of handlers; None: the worker does not trace."""
 
     @property
     def threads(self) -> ThreadPoolExecutor: ...
@@ -155,7 +157,8 @@ class HandlerCall(Attempt):
     def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - a function and its arguments
         """Call a function beside the loop, in a context in which this is the current attempt."""
         host = self._host
-        context = copy_context()
+        tracing = host.tracing
+        context = copy_context() if tracing is None else tracing.outside.copy()
         context.run(running.set, self)
         if self.span is not None:
             context.run(self.span.enter)

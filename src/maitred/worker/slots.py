@@ -11,6 +11,7 @@ from maitred.errors import InvalidArguments
 from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
 from maitred.telemetry.tracing import TaskId
+from maitred.trace_context import NOT_RECORDED
 from maitred.worker import outcomes
 from maitred.worker.execution import Execution
 from maitred.worker.lifecycle import SERVING
@@ -59,7 +60,7 @@ class WorkerSlots:
         self._statistics = context.statistics
         self._freed = freed
         self.failures = context.failures
-        self._tracing = context.tracing
+        self.tracing = context.tracing
         self._worker = context.name
 
     @property
@@ -122,13 +123,18 @@ class WorkerSlots:
         self.capacity.begun(execution, now)
         if served.hidden is not None:
             execution.hide(served.hidden, given.payload)
-        if self._tracing is not None:
-            task = TaskId(origin.name, origin.partition, given.sequence)
-            execution.span = self._tracing.processes(
-                given.trace, task, given.attempt, worker=self._worker
-            )
+        context = None
+        if self.tracing is not None:
+            context = self.tracing.outside.copy()
+            if given.trace != NOT_RECORDED:
+                task = TaskId(origin.name, origin.partition, given.sequence)
+                execution.span = self.tracing.processes(
+                    given.trace, task, given.attempt, worker=self._worker
+                )
         if served.is_async:
-            execution.task = self.loop.create_task(execution.run(served.function, args, named))
+            execution.task = self.loop.create_task(
+                execution.run(served.function, args, named), context=context
+            )
         else:
             execution.begin_in_thread(served.function, args, named)
         if given.timeout:

@@ -72,6 +72,7 @@ class WorkerQueries:
         self.pulse = pulse
         self.threads = slots.threads
         self.capacity = slots.capacity
+        self.tracing = context.tracing
         self.failures = slots.failures
         self.chunk_bytes = settings.chunk_bytes
         self.count = slots.count
