@@ -40,6 +40,7 @@ GROUPS = {
     "cluster": "cluster: nodes that share a database",
     "gateway": "gateway: the HTTP API and its queries",
     "monitor": "monitor: the port for health, readiness and metrics",
+    "telemetry": "telemetry: traces and metrics by OpenTelemetry",
     "limits": "limits: what one shard accepts from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "worker_addresses": "Addresses of workers",
