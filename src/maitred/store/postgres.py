@@ -25,6 +25,7 @@ from maitred.matching.controls import CONTROLS_ROW
 from maitred.matching.records import (
     Acquired,
     Dead,
+    HistoryRow,
     Later,
     PartitionKey,
     Result,
@@ -445,6 +446,21 @@ class _PostgresStore:
     async def result(self, key: PartitionKey, sequence: int) -> Result | None:
         rows = await self._read("result", key, sequence)
         return Result(*rows[0]) if rows else None
+
+    async def history(
+        self, key: PartitionKey, after: int, most: int, most_bytes: int
+    ) -> list[HistoryRow]:
+        try:
+            rows = await self._read("history", key, after, max(most, 0), max(most_bytes, 1))
+        except DamagedPageError:
+            found = []
+            for (number,) in await self._read("history_heads", key, after, max(most, 0)):
+                found.append(HistoryRow(number, await self._body_or_nothing("result", key, number)))
+                most_bytes -= len(found[-1].body)
+                if most_bytes <= 0:
+                    break
+            return found
+        return [HistoryRow(*row) for row in rows]
 
     async def forget_results(self, before: float, most: int) -> int:
         rows = await self._fetch("forget_results", before, max(most, 0))
