@@ -27,6 +27,7 @@ from msgspec import Struct, field, msgpack
 from maitred.matching.ledger import SEGMENT_BYTES, SEGMENT_TASKS
 from maitred.matching.records import (
     ROW_BYTES,
+    TASK_BYTES,
     UNREADABLE,
     Changes,
     Record,
@@ -234,7 +235,7 @@ class StoredHistory:
         size = 0
         waiting = takewhile(lambda task: not is_ending(task.sequence), self._ended.unstored)
         for task in islice(waiting, SEGMENT_TASKS):
-            size += kept_bytes(task)
+            size += TASK_BYTES + len(task.payload) + len(task.failure) + len(task.past)
             if tasks and size > SEGMENT_BYTES:
                 break
             tasks.append(task)
