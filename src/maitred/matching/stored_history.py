@@ -116,6 +116,14 @@ _encode: Final = msgpack.Encoder().encode
 _decode: Final = msgpack.Decoder(HistoryBody).decode
 
 
+def decode_history(body: bytes) -> HistoryBody:
+    """Read a row; raise `RowDamagedError` if it is damaged."""
+    try:
+        return _decode(unseal(body))
+    except UNREADABLE as problem:
+        raise RowDamagedError(f"It is not what was written: {problem}.") from None
+
+
 class StoredHistory:
     """Knows which tasks that ended a partition has in the store, and what is to be written."""
 
@@ -161,8 +169,8 @@ class StoredHistory:
         ended, wall = self._ended, self._ledger.wall
         for number, body in rows:
             try:
-                found = _decode(unseal(body))
-            except (RowDamagedError, *UNREADABLE):
+                found = decode_history(body)
+            except RowDamagedError:
                 into.damaged += 1
                 into.blocks.append(HistoryBlock(number, 0, inf))
                 continue
