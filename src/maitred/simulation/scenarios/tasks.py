@@ -13,10 +13,11 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 
 In all of them: every task that was acknowledged comes to one end once it is calm: done, failed,
 cancelled or expired; callers that asked for its result, or to cancel it, got that answer; and the
-disk has nothing left of it but that. No task runs whose producer was told that nothing was added,
-none is done that no worker ran, and none has a result that its handler did not return. What ran
-twice at a time did so because its lease was over. In all but the storm no task begins while it
-runs, or after it was done.
+disk has nothing left of it but that and, where the queue asks for it, its history. No task runs
+whose producer was told that nothing was added, none is done that no worker ran, and none has a
+result that its handler did not return. What ran twice at a time did so because its lease was over.
+In all but the storm no task begins while it runs, or after it was done. A node that stops in order,
+while the disk works, leaves the whole histories on the disk.
 """
 
 from __future__ import annotations
