@@ -7,7 +7,6 @@ task is written at once, and under load the groups grow by themselves.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -21,7 +20,7 @@ from maitred.wire.alarm import Alarm
 from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from maitred.matching.records import Changes, PartitionKey
     from maitred.matching.stored_history import HistoryWrite
@@ -158,30 +157,33 @@ class Writer:
         """Write the changes of these partitions, and report the outcome to them: those that are
         due, or with `anything` all. With `clean`, partitions whose tasks no worker can have are
         marked as left in order: their next owners need not wait for workers."""
-        async with self._turn():
-            if clean:
-                due = list(due)
-                await self._write_last_histories(due)
-            await self._commit(due, anything=anything, clean=clean)
+        async with self._committing:
+            self._watch_for_silence()
+            try:
+                if clean:
+                    due = list(due)
+                    await self._write_last_histories(due)
+                await self._commit(due, anything=anything, clean=clean)
+            finally:
+                self._watch_no_more()
 
     async def write_histories(self, due: Sequence[Owned]) -> bool:
         """Write the histories of these partitions, as much as one commit takes; return whether
         something was written."""
-        async with self._turn():
-            return await self._write_histories(due)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Run the block as the only commit. If the store does not answer it in time, tell the
-        partitions."""
         async with self._committing:
-            loop = self._shard.loop
-            self._silence = SilenceTimer(loop, UNSAFE_SECONDS, self._store_is_silent)
+            self._watch_for_silence()
             try:
-                yield
+                return await self._write_histories(due)
             finally:
-                self._silence.cancel()
-                self._silent = None
+                self._watch_no_more()
+
+    def _watch_for_silence(self) -> None:
+        self._silence = SilenceTimer(self._shard.loop, UNSAFE_SECONDS, self._store_is_silent)
+
+    def _watch_no_more(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silent = None
 
     def _store_is_silent(self) -> None:
         """Have all partitions refuse tasks that no worker takes at once: no partition can write
