@@ -8,7 +8,7 @@ import pytest
 
 from maitred.matching import stored_history
 from maitred.matching.controls import LiveSetting, QueueControls
-from maitred.matching.records import HistoryRow, Terms
+from maitred.matching.records import StoredHistoryRow, Terms
 from maitred.matching.stored_history import HistoryReading
 from maitred.matching.task_history import PAYLOAD_BYTES
 from maitred.settings import History
@@ -32,11 +32,11 @@ def write(driver: Driver) -> int:
     return tasks
 
 
-def rows(driver: Driver) -> list[HistoryRow]:
+def rows(driver: Driver) -> list[StoredHistoryRow]:
     """Return the rows that have not expired, the last one first."""
     found = sorted(driver.store.results.items())
     return [
-        HistoryRow(number, row.body)
+        StoredHistoryRow(number, row.body)
         for number, row in found
         if number < 0 and row.expires_at > driver.now + driver.wall
     ]

@@ -138,7 +138,7 @@ class Result(NamedTuple):
     body: bytes
 
 
-class HistoryRow(NamedTuple):
+class StoredHistoryRow(NamedTuple):
     """Tasks that ended, as one row. It stands among the results of its partition, under a negative
     number, which no task has: such rows are written, expire and are deleted like results."""
 

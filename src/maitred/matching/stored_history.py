@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.ledger import Ledger
     from maitred.matching.quotas import Quota
-    from maitred.matching.records import HistoryRow
+    from maitred.matching.records import StoredHistoryRow
     from maitred.matching.task import QueueTask
     from maitred.matching.task_history import EndedTasks
 
@@ -164,7 +164,7 @@ class StoredHistory:
         """The number above which the rows of earlier owners are."""
         return -self._first
 
-    def read(self, rows: Iterable[HistoryRow], into: HistoryReading, most_bytes: int) -> None:
+    def read(self, rows: Iterable[StoredHistoryRow], into: HistoryReading, most_bytes: int) -> None:
         """Add rows that follow those that were read; keep tasks of at most so many bytes."""
         ended, wall = self._ended, self._ledger.wall
         for number, body in rows:

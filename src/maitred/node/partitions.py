@@ -135,7 +135,7 @@ class Partitions(PartitionDriver):
         """Counts for operators, by queue."""
         self.histories = TaskHistories(shard.limits.history_bytes)
         """Tasks that ended lately, for operators."""
-        self.stored_histories = StoredHistories(self)
+        self.stored_histories = StoredHistories(self, self.histories.memory)
         self.signing_key = b""
         """The store's signing key; empty until `load_signing_key` has read it."""
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import MaitredError
 from maitred.logs import OccasionalWarning
 from maitred.matching.stored_history import HistoryReading
 
 if TYPE_CHECKING:
+    from maitred.matching.records import PartitionKey
     from maitred.matching.stored_history import StoredHistory
+    from maitred.matching.task_history import HistoryMemory
     from maitred.node.owned import Owned
-    from maitred.node.partitions import Partitions
+    from maitred.node.shard_services import PartitionShard
+    from maitred.node.writer import Writer
+    from maitred.store.interface import Store
 
 READ_ROWS: Final = 1_000
 """Rows that are read at a time, between which other requests are served."""
@@ -32,13 +36,36 @@ COMMITS_MAX: Final = 50
 what a partition with the highest `history.tasks` keeps a second."""
 
 
+class RememberedPartitions(Protocol):
+    """The partitions of a shard, as their stored histories use them."""
+
+    @property
+    def shard(self) -> PartitionShard: ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def writer(self) -> Writer: ...
+
+    @property
+    def owned(self) -> dict[PartitionKey, Owned]:
+        """The partitions that are loaded."""
+
+    def check(self, owned: Owned) -> None:
+        """Raise `NotOwner` if the partition was let go while a request waited for the store."""
+
+
 class StoredHistories:
     """Reads and writes the stored histories of one shard."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: RememberedPartitions, memory: HistoryMemory) -> None:
         self._partitions = partitions
         self._loop = partitions.loop
-        self._memory = partitions.histories.memory
+        self._memory = memory
         self._told_lost = 0
         self._reading = asyncio.Lock()
         """One history is read at a time: each may take as much memory as a shard keeps."""

@@ -15,7 +15,7 @@ from maitred.matching.records import (
     PRIORITIES,
     ROW_BYTES,
     Acquired,
-    HistoryRow,
+    StoredHistoryRow,
     StoredUse,
 )
 from maitred.routing.counts import PartitionCounts
@@ -311,11 +311,11 @@ class Contents:
 
     def history(
         self, key: PartitionKey, after: int, most: int, most_bytes: int
-    ) -> list[HistoryRow]:
-        read: list[HistoryRow] = []
+    ) -> list[StoredHistoryRow]:
+        read: list[StoredHistoryRow] = []
         for number, row in sorted(self._of(key).results.items()):
             if after < number < 0 and len(read) < most:
-                read.append(HistoryRow(number, row.body))
+                read.append(StoredHistoryRow(number, row.body))
                 most_bytes -= len(row.body)
                 if most_bytes <= 0:
                     break

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
         Damaged,
         DamagedKind,
         Dead,
-        HistoryRow,
         Later,
         PartitionKey,
         Result,
         Segment,
+        StoredHistoryRow,
         StoredUse,
     )
     from maitred.routing.counts import PartitionCounts
@@ -290,7 +290,7 @@ class Store(Protocol):
 
     async def history(
         self, key: PartitionKey, /, after: int, most: int, most_bytes: int
-    ) -> list[HistoryRow]:
+    ) -> list[StoredHistoryRow]:
         """Return the results with negative numbers above `after`, expired or not, in order: `most`
         of them, or as few as have bodies of `most_bytes`, or all. However large the first is, it is
         among them."""

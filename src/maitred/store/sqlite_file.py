@@ -18,7 +18,7 @@ from msgspec import json as json_format
 
 from maitred.errors import CannotStart
 from maitred.matching.controls import CONTROLS_ROW
-from maitred.matching.records import HistoryRow, PartitionKey, Result, Segment, StoredUse
+from maitred.matching.records import PartitionKey, Result, Segment, StoredHistoryRow, StoredUse
 from maitred.store.damaged_rows import damaged_of, without_deletions
 from maitred.store.private_files import make_database
 from maitred.store.scripts import migrations, script, statements
@@ -398,9 +398,11 @@ class SqliteFile:
         row = self.row("result", (number, sequence))
         return row and Result(sequence, *row)
 
-    def history(self, number: int, after: int, most: int, most_bytes: int) -> list[HistoryRow]:
+    def history(
+        self, number: int, after: int, most: int, most_bytes: int
+    ) -> list[StoredHistoryRow]:
         heads = reaching(self.json("history", (number, after, max(most, 0))), most_bytes)
-        found: list[HistoryRow] = []
+        found: list[StoredHistoryRow] = []
         for part in portions(heads):
             places = [head[0] for head in part]
             try:
@@ -408,7 +410,7 @@ class SqliteFile:
                 bodies = {place: bytes.fromhex(body) for place, body in rows}
             except SUSPECT:
                 bodies = {one: body_or_nothing(self, "result", (number, one)) for one in places}
-            found += [HistoryRow(place, bodies.get(place, b"")) for place in places]
+            found += [StoredHistoryRow(place, bodies.get(place, b"")) for place in places]
         return found
 
     def forget_results(self, before: float, most: int) -> int:
