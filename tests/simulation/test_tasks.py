@@ -325,7 +325,7 @@ def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
 
     monkeypatch.setattr(Tickets, "unknown", refused)
     found = seeds_that_find(
-        "has begun, and its producer heard StoreUnavailable", "disk", wanted=3, seeds=12
+        "has begun, and its producer heard StoreUnavailable", "disk", wanted=3, seeds=30
     )
     assert len(found) == 3, found
 

@@ -404,6 +404,40 @@ async def test_results_are_kept_until_they_are_forgotten(engine: Engine) -> None
 
 
 @awaited
+async def test_rows_of_histories_are_results_that_are_read_in_order(engine: Engine) -> None:
+    rows = {-(n << 32): b"\x00\xff" * (n * 100_000) for n in range(1, 8)}  # up to 1.4 MB
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        await acquire(store, OTHER)
+        assert await store.history(KEY, -(2**62), 9, ANY_SIZE) == []
+        written = [Result(number, 9.0, body) for number, body in rows.items()]
+        await write(store, KEY, 1, results=[*written, result(0, 9.0), result(1, 9.0)])
+        await write(store, OTHER, 1, results=[Result(-1, 9.0, b"other")])
+    async with opened(engine) as store:
+        found = await store.history(KEY, -(2**62), 9, ANY_SIZE)
+        assert found == sorted(rows.items()), "those of other results are left out"
+        assert await store.history(KEY, found[1].number, 3, ANY_SIZE) == found[2:5]
+        assert await store.history(KEY, -(2**62), 9, 1) == found[:1]
+        size = len(found[0].body) + 1
+        assert await store.history(KEY, -(2**62), 9, size) == found[:2]
+        assert await store.history(KEY, -1, 9, ANY_SIZE) == []
+        assert await store.history(KEY, -(2**62), 0, ANY_SIZE) == []
+        assert await store.history(THIRD, -(2**62), 9, ANY_SIZE) == []
+        assert await store.history(OTHER, -(2**62), 9, ANY_SIZE) == [(-1, b"other")]
+        use = (await store.use()).queues["shop", "mails"].bytes
+        assert use > sum(map(len, rows.values())), "they count against quotas"
+        await acquire(store, KEY)
+        await write(store, KEY, 2, results=[Result(found[0].number, 0.0, b"")])
+        assert await store.history(KEY, -(2**62), 1, ANY_SIZE) == [(found[0].number, b"")]
+        assert await store.forget_results(1.0, 9) == 1
+        assert await store.history(KEY, -(2**62), 9, ANY_SIZE) == found[1:]
+        assert await store.forget([(KEY, 2)]) == []
+        assert (await store.delete_queue(KEY, force=False)).deleted
+        await acquire(store, KEY)
+        assert await store.history(KEY, -(2**62), 9, ANY_SIZE) == []
+
+
+@awaited
 async def test_partitions_in_order(engine: Engine) -> None:
     keys = [
         PartitionKey("a", "b", 1, 0),

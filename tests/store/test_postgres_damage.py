@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from maitred.matching.records import Result
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database
 from tests.store.samples import ANY_SIZE, KEY, acquire, dead, gone, later, segment, write
@@ -36,6 +37,13 @@ FROM maitred.real_dead;
 """
 """Whoever reads a body of number 2 meets what a server says of a damaged page."""
 
+BROKEN_RESULTS = """
+ALTER TABLE maitred.results RENAME TO real_results;
+CREATE VIEW maitred.results AS
+SELECT partition_id, sequence, expires_at, maitred.broken(-sequence, body) AS body
+FROM maitred.real_results;
+"""
+
 
 @pytest.fixture
 def location(postgres_server: Any) -> str:  # noqa: ANN401 - the package's own class
@@ -54,6 +62,20 @@ async def read(store: Any) -> list[list[tuple[int, bool]]]:  # noqa: ANN401
         ],
         [(one.sequence, bool(one.body)) for one in await store.dead(KEY, -1, 9)],
     ]
+
+
+@awaited
+async def test_rows_of_a_history_are_read_but_for_those_that_cannot_be(location: str) -> None:
+    async with opened(Postgres(location)) as store:
+        await acquire(store, KEY)
+        await write(store, KEY, 1, results=[Result(-one, 9.0, b"body") for one in (3, 2, 1)])
+        connection = await asyncpg.connect(location)
+        await connection.execute(BROKEN + BROKEN_RESULTS)
+        await connection.close()
+        whole = [(-3, b"body"), (-2, b""), (-1, b"body")]
+        assert await store.history(KEY, -9, 9, ANY_SIZE) == whole
+        assert await store.history(KEY, -9, 2, ANY_SIZE) == whole[:2]
+        assert await store.history(KEY, -3, 9, 1) == whole[1:]
 
 
 @awaited

@@ -19,9 +19,10 @@ from maitred.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from maitred.matching.records import Changes
+from maitred.matching.records import Changes, Result
 from maitred.store.sqlite import open_sqlite
-from maitred.store.sqlite_errors import translated
+from maitred.store.sqlite_errors import DamagedFileError, translated
+from maitred.store.sqlite_file import SqliteFile
 from tests.store.engines import Sqlite, awaited, opened
 from tests.store.samples import ANY_SIZE, KEY, acquire, everything, later, segment, write
 
@@ -177,6 +178,32 @@ async def test_a_page_of_delayed_tasks_names_those_that_cannot_be_read(tmp_path:
                 after = page[-1].due, page[-1].sequence
             assert found == rows
         assert await store.later_after(KEY, (exact, 1), 9, 1) == rows[1:3]
+
+
+@awaited
+async def test_rows_of_a_history_are_read_one_by_one_if_some_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(Sqlite(tmp_path)) as store:
+        await acquire(store, KEY)
+        rows = [Result(-number, 9.0, b"body") for number in (3, 2, 1)]
+        await write(store, KEY, 1, results=rows)
+        ask, row = SqliteFile.json, SqliteFile.row
+
+        def damaged_together(file: SqliteFile, name: str, values: Any) -> Any:  # noqa: ANN401
+            if name == "history_bodies":
+                raise DamagedFileError("A page is damaged.")
+            return ask(file, name, values)
+
+        def damaged_alone(file: SqliteFile, name: str, values: Any) -> Any:  # noqa: ANN401
+            if name == "result" and values[-1] == -2:
+                raise DamagedFileError("A page is damaged.")
+            return row(file, name, values)
+
+        monkeypatch.setattr(SqliteFile, "json", damaged_together)
+        monkeypatch.setattr(SqliteFile, "row", damaged_alone)
+        found = await store.history(KEY, -9, 9, ANY_SIZE)
+        assert found == [(-3, b"body"), (-2, b""), (-1, b"body")]
 
 
 @awaited

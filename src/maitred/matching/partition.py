@@ -181,6 +181,7 @@ class Partition(PartitionState):
         self.controls = controls
         self.settings = effective(self.configured, controls)
         self.limit_history()
+        self.stored_history.want_written()
         self.share_rate(now)
         self.matcher.limit_to(self.rate_limit)
         self.tree.limit_to(self.rate_limit)

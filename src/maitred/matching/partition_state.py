@@ -21,6 +21,7 @@ from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.secret_tokens import SecretTokens
 from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.store_health import StoreHealth
+from maitred.matching.stored_history import StoredHistory
 from maitred.matching.task_history import EndedTasks, no_history
 from maitred.matching.task_memory import TaskMemory
 from maitred.matching.tasks_away import TasksAway
@@ -124,11 +125,14 @@ class PartitionState:
         self.share_rate(self.loaded_at)
         for quota in self.quotas:
             quota.join(self.ledger)
+        self.stored_history = StoredHistory(
+            self.first_sequence, self.ledger, self.ended_tasks, self.quotas
+        )
 
     def limit_history(self) -> None:
         """Keep as many tasks that are over, and for as long, as the present settings say."""
         history = self.settings.history
-        self.ended_tasks.limit_to(history.tasks, history.seconds)
+        self.ended_tasks.limit_to(history.tasks, history.seconds, is_stored=history.stored)
 
     def share_rate(self, now: float) -> None:
         """Set the partition's share of the rate, by the present settings and counts."""

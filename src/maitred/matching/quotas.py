@@ -43,6 +43,10 @@ failures."""
 OVERDRAFT_LEAST: Final = StoredUse(1_000, 16 * 2**20)
 """The least overdraft, for small quotas."""
 
+SPARE: Final = 0.5
+"""Share of a quota, and of the room on the disk, up to which histories of tasks that are over are
+stored: the rest is for tasks."""
+
 RECOUNT_SECONDS: Final = 0.01
 """The least time between two recounts of a quota, so that a flood of refused tasks stays cheap."""
 
@@ -148,6 +152,13 @@ class Quota:
             return True
         self._recount_if_due(now)
         return self.bytes + size <= self.hard_bytes
+
+    def has_spare(self, size: int, now: float) -> bool:
+        """Return whether so many bytes that no task needs may be stored."""
+        if self.bytes + size <= self.most_bytes * SPARE:
+            return True
+        self._recount_if_due(now)
+        return self.bytes + size <= self.most_bytes * SPARE
 
     def _recount_if_due(self, now: float) -> None:
         if now - self._recounted_at >= RECOUNT_SECONDS:

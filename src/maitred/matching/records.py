@@ -140,6 +140,16 @@ class Result(NamedTuple):
     body: bytes
 
 
+class StoredHistoryRow(NamedTuple):
+    """Tasks that ended, as one row. It stands among the results of its partition, under a negative
+    number, which no task has: such rows are written, expire and are deleted like results."""
+
+    number: int
+    """A later row has a lower number."""
+    body: bytes
+    """The tasks, encoded by `maitred.matching.stored_history`."""
+
+
 DamagedKind = Literal["segment", "later", "dead", "result"]
 
 

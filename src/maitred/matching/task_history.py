@@ -5,24 +5,26 @@ task has anyway. Only what an attempt left behind is noted in addition, when it 
 or was given back (`PastAttempt`). These notes are stored with the task, so they survive a restart.
 
 A task that is over stays in memory for a while, as it was (`EndedTasks`). That takes no conversion,
-and so a fraction of a microsecond for each task: the tasks that end are the hot path. A partition
-that is loaded again, or moves to another node, begins with none.
+and so a fraction of a microsecond for each task: the tasks that end are the hot path. A queue can
+have these tasks written to the store as well, later and many at once (`stored_history.py`).
+Otherwise a partition that is loaded by another process begins with none.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from math import ceil, inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import DecodeError, Struct, msgpack, structs
 
 from maitred.matching.failures import kind_of, message_of
+from maitred.matching.records import PartitionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
-    from maitred.matching.records import PartitionKey
     from maitred.matching.task import QueueTask
     from maitred.matching.task_ends import EndStatus
 
@@ -115,13 +117,18 @@ def attempt_of(
 
 
 class HistoryMemory:
-    """Counts the memory that the ended tasks of all partitions of a shard take."""
+    """Counts the memory that the ended tasks of all partitions of a shard take, and knows which
+    partitions have some to store."""
 
-    __slots__ = ("most_bytes", "used")
+    __slots__ = ("lost", "most_bytes", "unstored", "used")
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.used = 0
+        self.unstored: dict[PartitionKey, None] = {}
+        """Partitions whose stored history has to be changed, in the order in which that began."""
+        self.lost = 0
+        """Tasks that were to be stored, and were dropped from memory before they were."""
 
 
 class EndedTasks:
@@ -137,13 +144,29 @@ class EndedTasks:
     second are kept, and the others of that second are left out.
     """
 
-    __slots__ = ("_kept", "_left", "_memory", "_most", "_refilled_at", "_seconds")
+    __slots__ = (
+        "_kept",
+        "_key",
+        "_left",
+        "_memory",
+        "_refilled_at",
+        "is_stored",
+        "most",
+        "seconds",
+        "unstored",
+    )
 
-    def __init__(self, most: int, seconds: float, memory: HistoryMemory) -> None:
+    def __init__(self, key: PartitionKey, memory: HistoryMemory) -> None:
+        self._key = key
         self._kept: deque[QueueTask] = deque()
         self._memory = memory
-        self._most = most
-        self._seconds = seconds
+        self.most = 0
+        self.seconds = 0.0
+        self.is_stored = False
+        """Whether the tasks that end are to be written to the store."""
+        self.unstored: deque[QueueTask] = deque()
+        """Tasks that the store does not have and is to get, in the order of their ends. While it
+        cannot take them they go with the tasks that are kept, so no more of them wait."""
         self._left = 0
         """How many more tasks are kept before the next refill."""
         self._refilled_at = -inf
@@ -152,22 +175,26 @@ class EndedTasks:
         return len(self._kept)
 
     def __repr__(self) -> str:
-        return f"<EndedTasks: {len(self._kept)} of {self._most}>"
+        return f"<EndedTasks: {len(self._kept)} of {self.most}, {len(self.unstored)} unstored>"
 
-    def limit_to(self, most: int, seconds: float) -> None:
-        """Keep at most `most` tasks from now on, each for `seconds` after its end."""
-        if most != self._most:
-            self._most, self._left, self._refilled_at = most, 0, -inf
-        self._seconds = seconds
+    def limit_to(self, most: int, seconds: float, *, is_stored: bool) -> None:
+        """Keep at most `most` tasks from now on, each for `seconds` after its end; have those that
+        end from now on stored, or not."""
+        if most != self.most:
+            self.most, self._left, self._refilled_at = most, 0, -inf
+        self.seconds = seconds
         while len(self._kept) > most:
             self._drop_oldest()
+        self.is_stored = is_stored
+        if not is_stored:
+            self.unstored.clear()
 
     def add(self, task: QueueTask, status: EndStatus, now: float) -> None:
         """Keep a task that ends now, unless too many ended in this second."""
         if self._left <= 0 and not self._refill(now):
             return
         self._left -= 1
-        most = self._most
+        most = self.most
         task.status = status
         task.ended = now
         kept, memory = self._kept, self._memory
@@ -186,9 +213,25 @@ class EndedTasks:
             size += TASK_BYTES
         kept.append(task)
         memory.used += size
+        if self.is_stored:
+            self._have_stored(task)
         # Another partition may have filled the memory, or a large task came after small ones.
         while memory.used > memory.most_bytes and kept:
             self._drop_oldest()
+
+    def _have_stored(self, task: QueueTask) -> None:
+        self.unstored.append(task)
+        self.want_stored()
+        self._lose_unstored()
+
+    def want_stored(self) -> None:
+        """Have the shell look at the stored history of this partition."""
+        self._memory.unstored[self._key] = None
+
+    def _lose_unstored(self) -> None:
+        if len(self.unstored) > len(self._kept):
+            self.unstored.popleft()
+            self._memory.lost += 1
 
     def _refill(self, now: float) -> bool:
         """Allow for further tasks, if a second has passed; return whether there is room for one."""
@@ -196,7 +239,7 @@ class EndedTasks:
         if seconds < 1.0:
             return False
         self._refilled_at = now
-        self._left = min(self._most, ceil(self._most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
+        self._left = min(self.most, ceil(self.most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
         return self._left > 0
 
     def get(self, sequence: int, now: float) -> QueueTask | None:
@@ -206,26 +249,51 @@ class EndedTasks:
     def last_first(self, now: float) -> Iterator[QueueTask]:
         """Yield the tasks that ended, the last one first."""
         for task in reversed(self._kept):
-            if task.ended + self._seconds <= now:
+            if task.ended + self.seconds <= now:
                 return
             yield task
+
+    def restore(self, found: Iterable[QueueTask], now: float) -> None:
+        """Keep tasks that ended before, at an earlier owner of the partition: the last ones that
+        there is room for. They come with the last one first."""
+        memory = self._memory
+        known = {task.sequence for task in self._kept}
+        fresh: list[QueueTask] = []
+        for task in found:
+            if task.sequence in known or task.ended + self.seconds <= now:
+                continue
+            size = kept_bytes(task)
+            if len(known) >= self.most or memory.used + size > memory.most_bytes:
+                break
+            memory.used += size
+            known.add(task.sequence)
+            fresh.append(task)
+        if fresh:
+            kept = sorted([*reversed(fresh), *self._kept], key=attrgetter("ended"))
+            self._kept.clear()
+            self._kept += kept
 
     def forget_expired(self, now: float) -> None:
         """Forget the tasks that ended more than `history.seconds` ago."""
         kept = self._kept
-        while kept and kept[0].ended + self._seconds <= now:
+        while kept and kept[0].ended + self.seconds <= now:
             self._drop_oldest()
 
     def clear(self) -> None:
         """Forget all of them: the queue was deleted."""
+        self.unstored.clear()
         while self._kept:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        oldest = self._kept.popleft()
-        self._memory.used -= TASK_BYTES + len(oldest.payload)
-        if oldest.past:
-            self._memory.used -= len(oldest.past) + len(oldest.failure)
+        self._memory.used -= kept_bytes(self._kept.popleft())
+        self._lose_unstored()
+
+
+def kept_bytes(task: QueueTask) -> int:
+    """Return how much a task that is over takes in memory."""
+    size = TASK_BYTES + len(task.payload)
+    return size + len(task.past) + len(task.failure) if task.past else size
 
 
 class TaskHistories:
@@ -242,7 +310,7 @@ class TaskHistories:
         """Return the ended tasks of a partition that is being loaded."""
         found = self._of.get(key)
         if found is None:
-            found = self._of[key] = EndedTasks(0, 0.0, self.memory)
+            found = self._of[key] = EndedTasks(key, self.memory)
         return found
 
     def forget_expired(self, now: float, loaded: Container[PartitionKey]) -> None:
@@ -260,4 +328,4 @@ class TaskHistories:
 
 def no_history() -> EndedTasks:
     """Return a place for tasks that are over, of a partition whose settings limit it."""
-    return EndedTasks(0, 0.0, HistoryMemory(DEFAULT_BYTES))
+    return EndedTasks(PartitionKey("", "", 0, 0), HistoryMemory(DEFAULT_BYTES))

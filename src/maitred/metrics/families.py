@@ -136,6 +136,12 @@ COMMIT_ROWS: Final = Family(
     "Rows that one commit wrote or deleted; a segment of many tasks is one row.",
     ("shard",),
 )
+HISTORY_TASKS: Final = Family(
+    "maitred_store_history_tasks_total",
+    "counter",
+    "Tasks that ended in queues with a stored history, by outcome: stored, or lost before.",
+    ("outcome", "shard"),
+)
 DAMAGED: Final = Family(
     "maitred_store_damaged_total",
     "counter",
@@ -262,7 +268,7 @@ NODE: Final = (
     *PROCESSES,
     *(QUEUES_NAMED, QUEUES_SUMMED, PARTITIONS),
     *(CONNECTIONS, IN_FLIGHT, REQUESTS, FORWARDED, ERRORS, LOGINS, SHARED_SLOTS),
-    *(STORE_FAILING, COMMITS, COMMIT_SECONDS, COMMIT_ROWS, DAMAGED),
+    *(STORE_FAILING, COMMITS, COMMIT_SECONDS, COMMIT_ROWS, HISTORY_TASKS, DAMAGED),
     *(BACKLOG, DELAYED, OLDEST, RUNNING, SLOTS_FREE, QUERIES_WAITING, SLOTS_WANTED),
     *(ADDED, ENDED, ATTEMPTS_FAILED, RETRIES, DEAD_LETTERS, RETURNED),
     *(FORWARDS, OFFERS, ALLOCATED, WAIT_SECONDS, RUN_SECONDS),

@@ -96,6 +96,8 @@ class Caretaker:
                 await asyncio.sleep(0)
             self._partitions.supplies.forget_unused(self._loop.time() - SET_SECONDS)
             self._forget_histories()
+            with self._shard.failures_logged("histories not stored"):
+                await self._partitions.stored_histories.write()
             await self._forget_results()
 
     def _forget_histories(self) -> None:

@@ -152,6 +152,7 @@ class InspectionRequests:
     async def _ended(
         self, owned: Owned, message: ListTasks, after: Place
     ) -> tuple[list[SightedTask], Place | None]:
+        await self._partitions.stored_histories.known(owned)
         kind: Any = None if message.state == "ended" else message.state
         found = owned.partition.lists.ended(kind, after, PIECE, self._loop.time())
         return found, found[-1].at if len(found) == PIECE else None
@@ -247,6 +248,8 @@ class InspectionRequests:
         return shown
 
     async def _sighting(self, owned: Owned, sequence: int) -> SightedTask:
+        if sequence not in owned.partition.own_tasks.tasks:
+            await self._partitions.stored_histories.known(owned)
         asked = AskedHere(self._loop)
         owned.partition.stored_tasks.show(sequence, asked, self._loop.time())
         self._partitions.touch(owned)
@@ -316,6 +319,7 @@ class InspectionRequests:
 
     async def _recall(self, owned: Owned, sequence: int) -> None:
         """Bring a delayed task into memory, if the store has it."""
+        await self._partitions.stored_histories.known(owned)
         with owned.partition.purge.reading():
             row = await self._store.later_one(owned.key, sequence)
             self._partitions.check(owned)

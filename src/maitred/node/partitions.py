@@ -35,6 +35,7 @@ from maitred.node.partition_loader import Loader
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
+from maitred.node.stored_histories import StoredHistories
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.node.takeover import Takeovers, moved
 from maitred.node.waiting_requests import Absent, Makes, RequestKind, Serve, WaitingRequest
@@ -134,6 +135,7 @@ class Partitions(PartitionDriver):
         """Counts for operators, by queue."""
         self.histories = TaskHistories(shard.limits.history_bytes)
         """Tasks that ended lately, for operators."""
+        self.stored_histories = StoredHistories(self, self.histories.memory)
         self.signing_key = b""
         """The store's signing key; empty until `load_signing_key` has read it."""
 

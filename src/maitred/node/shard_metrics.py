@@ -93,6 +93,9 @@ class ShardMetrics:
         samples.add(families.COMMITS, writer.failed_commits, outcome="failed")
         samples.histogram(families.COMMIT_SECONDS, writer.commit_seconds)
         samples.histogram(families.COMMIT_ROWS, writer.commit_rows)
+        samples.add(families.HISTORY_TASKS, writer.history_tasks, outcome="stored")
+        lost = self._partitions.histories.memory.lost
+        samples.add(families.HISTORY_TASKS, lost, outcome="lost")
         for kind in ("rows", "tasks"):
             samples.add(families.DAMAGED, self._shard.damaged[kind], kind=kind)
 

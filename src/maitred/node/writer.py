@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
+from maitred.logs import OccasionalWarning
 from maitred.matching.records import rows_in
 from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.metrics.histogram import SHORT_BOUNDS, SIZE_BOUNDS, Histogram
@@ -19,9 +20,10 @@ from maitred.wire.alarm import Alarm
 from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from maitred.matching.records import Changes, PartitionKey
+    from maitred.matching.stored_history import HistoryWrite
     from maitred.node.owned import Owned
     from maitred.node.shard_services import ShardRunner
     from maitred.store.interface import Store
@@ -48,6 +50,17 @@ class WrittenPartitions(Protocol):
         """Log a defect of the code, and forget the partition."""
 
 
+class CommitOutcome(NamedTuple):
+    """What became of a commit."""
+
+    written: Iterable[PartitionKey]
+    """The partitions whose changes are on disk."""
+    overtaken: Iterable[PartitionKey]
+    """The partitions that another shard has acquired, or that the store has lost commits of."""
+    problem: MaitredError | None
+    """The error of all other partitions."""
+
+
 class Writer:
     """Commits the changes of partitions, and reports the outcome to them."""
 
@@ -67,6 +80,9 @@ class Writer:
         self._committing = asyncio.Lock()
         self.commits = self.failed_commits = 0
         """Commits that the store confirmed, and that it refused, did in part or did not answer."""
+        self.history_tasks = 0
+        """Tasks that were written to stored histories."""
+        self._history_warning = OccasionalWarning(shard.log, "history not stored")
         self.commit_seconds = Histogram(SHORT_BOUNDS)
         self.commit_rows = Histogram(SIZE_BOUNDS)
 
@@ -142,13 +158,32 @@ class Writer:
         due, or with `anything` all. With `clean`, partitions whose tasks no worker can have are
         marked as left in order: their next owners need not wait for workers."""
         async with self._committing:
-            loop = self._shard.loop
-            self._silence = SilenceTimer(loop, UNSAFE_SECONDS, self._store_is_silent)
+            self._watch_for_silence()
             try:
+                if clean:
+                    due = list(due)
+                    await self._write_last_histories(due)
                 await self._commit(due, anything=anything, clean=clean)
             finally:
-                self._silence.cancel()
-                self._silent = None
+                self._watch_no_more()
+
+    async def write_histories(self, due: Sequence[Owned]) -> bool:
+        """Write the histories of these partitions, as much as one commit takes; return whether
+        something was written."""
+        async with self._committing:
+            self._watch_for_silence()
+            try:
+                return await self._write_histories(due)
+            finally:
+                self._watch_no_more()
+
+    def _watch_for_silence(self) -> None:
+        self._silence = SilenceTimer(self._shard.loop, UNSAFE_SECONDS, self._store_is_silent)
+
+    def _watch_no_more(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silent = None
 
     def _store_is_silent(self) -> None:
         """Have all partitions refuse tasks that no worker takes at once: no partition can write
@@ -192,50 +227,95 @@ class Writer:
                 batches.append((owned, batch.changes))
         if not batches:
             return
-        problem: MaitredError | None = None
-        overtaken: Iterable[PartitionKey] = ()
-        written = {owned.key for owned, _ in batches}
-        try:
-            overtaken = await self._timed_commit([changes for _, changes in batches])
-        except PartlyWritten as partly:
-            problem = partly.problem
-            written = set(partly.written)
-            overtaken = partly.overtaken
-        except OutcomeUnknown as unknown:
-            # The store may have the changes or not, so the partitions are loaded from it again.
-            for owned, _ in batches:
-                partitions.lost(owned.key, unknown)
-            return
-        except MaitredError as failure:
-            problem = failure
-            written = set()
-        except Exception:
-            # A defect of the store must not end the writer: all callers would wait for ever.
-            self._shard.log.exception("commit failed")
-            failed = OutcomeUnknown("The store failed; the node's log says more.")
-            for owned, _ in batches:
-                partitions.lost(owned.key, failed)
-            return
-        self._note(problem)
-        if problem is None and self._silent is not None:
-            self._store_answers()
+        outcome = await self._outcome([changes for _, changes in batches])
+        problem = outcome.problem
+        if outcome.written or not isinstance(problem, OutcomeUnknown):
+            self._note(problem)
+            if problem is None and self._silent is not None:
+                self._store_answers()
         now = loop.time()
         for owned, _ in batches:
-            if partitions.owned.get(owned.key) is not owned:
-                continue
-            if owned.key in overtaken:
-                partitions.lost(owned.key, NotOwner("Another shard owns this partition now."))
+            if not self._is_left_with(owned, outcome):
                 continue
             try:
-                if owned.key in written:
+                if owned.key in outcome.written:
                     owned.partition.store_replies.committed(now)
-                elif isinstance(problem, OutcomeUnknown):
-                    partitions.lost(owned.key, problem)
                 elif problem is not None:
                     owned.partition.store_replies.not_committed(problem, now)
             except Exception as fault:  # noqa: BLE001 - likewise
                 partitions.failed(owned, fault)
             partitions.touch(owned)
+
+    async def _outcome(self, changes: list[Changes]) -> CommitOutcome:
+        """Have the store write the changes, and return what became of them."""
+        try:
+            overtaken = await self._timed_commit(changes)
+        except PartlyWritten as partly:
+            return CommitOutcome(partly.written, partly.overtaken, partly.problem)
+        except MaitredError as failure:
+            return CommitOutcome((), (), failure)
+        except Exception:
+            # A defect of the store must not end the writer: all callers would wait for ever.
+            self._shard.log.exception("commit failed")
+            failed = OutcomeUnknown("The store failed; the node's log says more.")
+            return CommitOutcome((), (), failed)
+        return CommitOutcome({one.key for one in changes}, overtaken, None)
+
+    def _is_left_with(self, owned: Owned, outcome: CommitOutcome) -> bool:
+        """Return whether the shard still has the partition after a commit. It does not if another
+        shard has it, or if the outcome is unknown: the store may have the changes or not, so the
+        partition is loaded from it again."""
+        partitions = self._partitions
+        if partitions.owned.get(owned.key) is not owned:
+            return False
+        if owned.key in outcome.overtaken:
+            partitions.lost(owned.key, NotOwner("Another shard owns this partition now."))
+            return False
+        if owned.key not in outcome.written and isinstance(outcome.problem, OutcomeUnknown):
+            partitions.lost(owned.key, outcome.problem)
+            return False
+        return True
+
+    # Histories
+
+    async def _write_last_histories(self, due: Sequence[Owned]) -> None:
+        """Write what is left of the histories of partitions that leave, after the ends of their
+        tasks. The commit that marks them as left in order comes last."""
+        leaving = [owned for owned in due if owned.partition.stored_history.has_unstored]
+        if leaving:
+            await self._commit(leaving, anything=True, clean=False)
+        while leaving and await self._write_histories(leaving):
+            leaving = [owned for owned in leaving if owned.partition.stored_history.has_unstored]
+
+    async def _write_histories(self, due: Iterable[Owned]) -> bool:
+        """Write histories in a commit of their own, so that no task waits for it or fails with it.
+        A failure is logged, and leaves them to a later commit."""
+        now = self._shard.loop.time()
+        writes: list[tuple[Owned, HistoryWrite]] = []
+        for owned in due:
+            is_here = self._partitions.owned.get(owned.key) is owned
+            if not is_here or owned.partition.health.problem is not None:
+                continue
+            write = owned.partition.stored_history.take(now)
+            if write is not None:
+                writes.append((owned, write))
+        if not writes:
+            return False
+        outcome = await self._outcome([write.changes for _, write in writes])
+        if self._silent is not None:
+            self._store_answers()
+        for owned, write in writes:
+            if not self._is_left_with(owned, outcome):
+                continue
+            history = owned.partition.stored_history
+            if owned.key in outcome.written:
+                history.stored(write)
+                self.history_tasks += len(write.tasks)
+            else:
+                history.not_stored(write)
+        if outcome.problem is not None:
+            self._history_warning.say(self._shard.loop.time(), error=outcome.problem)
+        return outcome.problem is None
 
     async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:
         """Have the store write the changes, and count how long it takes."""

@@ -21,6 +21,7 @@ SETTABLE: Final = (
     "scaling.partitions_max",
     "history.tasks",
     "history.seconds",
+    "history.stored",
 )
 """Settings of a queue that can be set live."""
 

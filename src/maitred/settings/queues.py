@@ -104,7 +104,12 @@ class History(Schema, frozen=True, kw_only=True):
 
     seconds: Advanced[Seconds] = 3600.0
     """How long each of them is kept. All partitions of a shard together keep
-    `limits.history_bytes`; a partition that moves to another node begins with none."""
+    `limits.history_bytes` in memory."""
+
+    stored: Advanced[bool] = False
+    """Whether they are also written to the store, within a second or two, so that a partition that
+    is loaded again, or moves to another node, still has them. They count against the quotas of
+    stored bytes."""
 
 
 class QuerySettings(Schema, frozen=True, kw_only=True):

@@ -11,7 +11,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from maitred.matching.controls import CONTROLS_ROW
-from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
+from maitred.matching.records import (
+    PRIORITIES,
+    ROW_BYTES,
+    Acquired,
+    StoredHistoryRow,
+    StoredUse,
+)
 from maitred.routing.counts import PartitionCounts
 from maitred.store.fences import UNDONE_RANGES, Fence
 from maitred.store.interface import (
@@ -302,6 +308,18 @@ class Contents:
 
     def result(self, key: PartitionKey, sequence: int) -> Result | None:
         return self._of(key).results.get(sequence)
+
+    def history(
+        self, key: PartitionKey, after: int, most: int, most_bytes: int
+    ) -> list[StoredHistoryRow]:
+        read: list[StoredHistoryRow] = []
+        for number, row in sorted(self._of(key).results.items()):
+            if after < number < 0 and len(read) < most:
+                read.append(StoredHistoryRow(number, row.body))
+                most_bytes -= len(row.body)
+                if most_bytes <= 0:
+                    break
+        return read
 
     def forget_results(self, before: float, most: int) -> int:
         expired = sorted(

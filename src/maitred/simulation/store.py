@@ -198,6 +198,7 @@ class SimulatedStore:
     damaged_around = _asking(Contents.damaged_around)
     damaged_count = _asking(Contents.damaged_count)
     result = _asking(Contents.result)
+    history = _asking(Contents.history)
     forget_results = _asking(Contents.forget_results, writes=True)
     partitions = _asking(Contents.partitions)
     queues = _asking(Contents.queues)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         PartitionKey,
         Result,
         Segment,
+        StoredHistoryRow,
         StoredUse,
     )
     from maitred.routing.counts import PartitionCounts
@@ -286,6 +287,13 @@ class Store(Protocol):
 
     async def result(self, key: PartitionKey, /, sequence: int) -> Result | None:
         """Return a stored result, expired or not; None if there is none."""
+
+    async def history(
+        self, key: PartitionKey, /, after: int, most: int, most_bytes: int
+    ) -> list[StoredHistoryRow]:
+        """Return the results with negative numbers above `after`, expired or not, in order: `most`
+        of them, or as few as have bodies of `most_bytes`, or all. However large the first is, it is
+        among them."""
 
     async def forget_results(self, before: float, most: int) -> int:
         """Delete at most `most` results that expired before that unix time; return how many."""

@@ -29,6 +29,7 @@ from maitred.matching.records import (
     PartitionKey,
     Result,
     Segment,
+    StoredHistoryRow,
     StoredUse,
 )
 from maitred.store.damaged_rows import damaged_of, head_of, is_in_place, without_deletions
@@ -445,6 +446,23 @@ class _PostgresStore:
     async def result(self, key: PartitionKey, sequence: int) -> Result | None:
         rows = await self._read("result", key, sequence)
         return Result(*rows[0]) if rows else None
+
+    async def history(
+        self, key: PartitionKey, after: int, most: int, most_bytes: int
+    ) -> list[StoredHistoryRow]:
+        try:
+            rows = await self._read("history", key, after, max(most, 0), max(most_bytes, 1))
+        except DamagedPageError:
+            found = []
+            for (number,) in await self._read("history_heads", key, after, max(most, 0)):
+                found.append(
+                    StoredHistoryRow(number, await self._body_or_nothing("result", key, number))
+                )
+                most_bytes -= len(found[-1].body)
+                if most_bytes <= 0:
+                    break
+            return found
+        return [StoredHistoryRow(*row) for row in rows]
 
     async def forget_results(self, before: float, most: int) -> int:
         rows = await self._fetch("forget_results", before, max(most, 0))

@@ -98,6 +98,7 @@ class _SqliteStore:
     damaged_around = _partition(SqliteFile.damaged_around, list)
     damaged_count = _partition(SqliteFile.damaged_count, lambda: (0, 0))
     result = _partition(SqliteFile.result, _none)
+    history = _partition(SqliteFile.history, list)
     forget_results = _whole(SqliteDirectory.forget_results)
     partitions = _whole(SqliteDirectory.partitions)
     queues = _whole(SqliteDirectory.queues)

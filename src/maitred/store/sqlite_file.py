@@ -18,7 +18,7 @@ from msgspec import json as json_format
 
 from maitred.errors import CannotStart
 from maitred.matching.controls import CONTROLS_ROW
-from maitred.matching.records import PartitionKey, Result, Segment, StoredUse
+from maitred.matching.records import PartitionKey, Result, Segment, StoredHistoryRow, StoredUse
 from maitred.store.damaged_rows import damaged_of, without_deletions
 from maitred.store.private_files import make_database
 from maitred.store.scripts import migrations, script, statements
@@ -397,6 +397,21 @@ class SqliteFile:
     def result(self, number: int, sequence: int) -> Result | None:
         row = self.row("result", (number, sequence))
         return row and Result(sequence, *row)
+
+    def history(
+        self, number: int, after: int, most: int, most_bytes: int
+    ) -> list[StoredHistoryRow]:
+        heads = reaching(self.json("history", (number, after, max(most, 0))), most_bytes)
+        found: list[StoredHistoryRow] = []
+        for part in portions(heads):
+            places = [head[0] for head in part]
+            try:
+                rows = self.json("history_bodies", (number, listed(places)))
+                bodies = {place: bytes.fromhex(body) for place, body in rows}
+            except SUSPECT:
+                bodies = {one: body_or_nothing(self, "result", (number, one)) for one in places}
+            found += [StoredHistoryRow(place, bodies.get(place, b"")) for place in places]
+        return found
 
     def forget_results(self, before: float, most: int) -> int:
         """Delete expired results; read first, so that a file without any is not locked."""

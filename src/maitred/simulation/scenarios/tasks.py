@@ -13,10 +13,11 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 
 In all of them: every task that was acknowledged comes to one end once it is calm: done, failed,
 cancelled or expired; callers that asked for its result, or to cancel it, got that answer; and the
-disk has nothing left of it but that. No task runs whose producer was told that nothing was added,
-none is done that no worker ran, and none has a result that its handler did not return. What ran
-twice at a time did so because its lease was over. In all but the storm no task begins while it
-runs, or after it was done.
+disk has nothing left of it but that and, where the queue asks for it, its history. No task runs
+whose producer was told that nothing was added, none is done that no worker ran, and none has a
+result that its handler did not return. What ran twice at a time did so because its lease was over.
+In all but the storm no task begins while it runs, or after it was done. A node that stops in order,
+while the disk works, leaves the whole histories on the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
+from maitred.settings import Forwarding, History, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.chaos import now_and_then
 from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
@@ -217,7 +218,7 @@ class Tasks:
             raise Violation("Nothing was ever acknowledged.")
         await until_nothing(self.end.held, STAYED_BEHIND, 60.0)
         self.node.check_errors()
-        await self.node.restart(1, orderly=True)
+        await self._restart_in_order(1)
 
     # Trouble
 
@@ -267,7 +268,17 @@ class Tasks:
 
     async def _restart(self) -> None:
         random = self._random
-        await self.node.restart(random.randint(1, SHARDS_MAX), orderly=random.random() < 0.5)
+        shards, is_orderly = random.randint(1, SHARDS_MAX), random.random() < 0.5
+        if is_orderly and not self.kind.disk_fails:
+            await self._restart_in_order(shards)
+        else:
+            await self.node.restart(shards, orderly=is_orderly)
+
+    async def _restart_in_order(self, shards: int) -> None:
+        """Restart the node, and check that the store has the histories that it is to have."""
+        history = self.end.history_in_memory()
+        await self.node.restart(shards, orderly=True)
+        self.end.check_history(history)
 
     async def _disk_trouble(self) -> None:
         random = self._random
@@ -311,6 +322,7 @@ def node_settings(random: Random, idle: Random) -> Node:
         rate_per_second=random.choice((None, None, None, 40.0)),
         forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=tasks_away),
         scaling=scaling,
+        history=History(stored=idle.random() < 0.5, seconds=idle.choice((1.0, 3600.0))),
     )
     return Node(
         queues={"*": queue},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import msgpack
 
 from maitred.matching.controls import CONTROLS_ROW
+from maitred.matching.stored_history import decode_history
 from maitred.matching.task_ends import decode_ended
+from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.record import until_nothing
 
 if TYPE_CHECKING:
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     from maitred.simulation.scenarios.simulated_node import SimulatedNode
     from maitred.simulation.scenarios.tasks_record import TasksRecord
     from maitred.simulation.store import SimulatedDisk
+
+
+HISTORY_SPARE_SECONDS: Final = 30.0
+"""Time for the nodes to stop, in which nothing that is checked expires."""
+
+TaskPlace = tuple[str, int, int]
+"""Queue, partition and number of a task."""
 
 
 class TasksEnd:
@@ -80,6 +89,7 @@ class TasksEnd:
             for sequence, result in found.results.items()
             if result.body and sequence > CONTROLS_ROW  # else it is a task that is tried again
         }
+        history = self._history()
         acknowledged = 0
         for story in self._record.stories:
             if story.place is None:
@@ -92,10 +102,41 @@ class TasksEnd:
             ends = {status} if status else set()
             if place in dead:
                 ends.add("failed")
+            if place in history:
+                ends.add(history[place])
             self._record.ends(story, ends, lost=lost)
             if status == "done" and msgpack.decode(body) != story.number:
                 raise self._record.violation(story, f"has the forged result {body!r}")
         return acknowledged
+
+    def _history(self) -> dict[TaskPlace, str]:
+        """Return how tasks ended, as the histories on the disk tell it."""
+        return {
+            (key.queue, key.partition, one.record.sequence): one.status
+            for key, found in self._disk.contents.all().items()
+            for number, row in found.results.items()
+            if number < 0 and row.body
+            for one in decode_history(row.body).ended
+        }
+
+    def history_in_memory(self) -> dict[TaskPlace, str]:
+        """Return how tasks ended that partitions keep in memory and are to have in the store."""
+        return {
+            (key.queue, key.partition, task.sequence): task.status
+            for node in self._nodes
+            for partitions in node.partitions()
+            for key, owned in partitions.owned.items()
+            if owned.partition.settings.history.stored
+            for task in owned.partition.ended_tasks.last_first(
+                partitions.loop.time() + HISTORY_SPARE_SECONDS
+            )
+        }
+
+    def check_history(self, before: dict[TaskPlace, str]) -> None:
+        """Check that the disk has what memory had before the nodes stopped in order."""
+        missing = before.items() - self._history().items()
+        if missing:
+            raise Violation(f"These are in no history: {sorted(missing)}")
 
     def held(self) -> list[object]:
         """Return what the nodes still hold of clients that have left."""

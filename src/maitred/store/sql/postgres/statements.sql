@@ -296,6 +296,26 @@ SELECT dead FROM maitred.partitions WHERE id = $1
 -- name: result
 SELECT sequence, expires_at, body FROM maitred.results WHERE partition_id = $1 AND sequence = $2
 
+-- name: history
+SELECT sequence, body
+FROM (
+    SELECT sequence, body, sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
+    FROM maitred.results
+    WHERE partition_id = $1 AND sequence > $2 AND sequence < 0
+    WINDOW line AS (ORDER BY sequence ROWS UNBOUNDED PRECEDING)
+    ORDER BY sequence
+    LIMIT $3
+) AS h
+WHERE bytes_before < $4
+ORDER BY sequence
+
+-- name: history_heads
+SELECT sequence
+FROM maitred.results
+WHERE partition_id = $1 AND sequence > $2 AND sequence < 0
+ORDER BY sequence
+LIMIT $3
+
 -- name: set_aside
 INSERT INTO maitred.damaged (partition_id, first, kind, last, tasks, in_place, head, body)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)

@@ -195,6 +195,21 @@ SELECT dead FROM partitions WHERE id = ?
 -- name: result
 SELECT expires_at, body FROM results WHERE partition_id = ? AND sequence = ?
 
+-- name: history
+SELECT json_group_array(json_array(sequence, size))
+FROM (
+    SELECT sequence, length(body) AS size
+    FROM results
+    WHERE partition_id = ? AND sequence > ? AND sequence < 0
+    ORDER BY sequence
+    LIMIT ?
+)
+
+-- name: history_bodies
+SELECT json_group_array(json_array(sequence, hex(body)))
+FROM results
+WHERE partition_id = ? AND sequence IN (SELECT value FROM json_each(?))
+
 -- name: set_aside
 INSERT OR REPLACE INTO damaged (partition_id, first, kind, last, tasks, in_place, head, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,0 +1,292 @@
+"""The history of a partition in the store: tasks that ended, many in one row.
+
+A queue can have its tasks written to the store when they are over (`history.stored`), so that they
+are shown after a restart. The tasks are those that memory keeps, `EndedTasks`, so one description
+of what is kept, and one list, serve both: the rows are read once into memory, before the first look
+after the partition was loaded.
+
+Rows are written by a commit of their own, about a second after the ends. A task never waits for
+that commit and never fails with it; a full disk or a quota costs the history only. Tasks whose ends
+still have to be written are left to the next commit: a task that may run again is in no row.
+
+Rows stand among the results under negative numbers, of which each owner of the partition has its
+own. They expire `history.seconds` after the last end in them, like results. A partition that has
+more than `history.tasks` in its rows lets the oldest row expire at once, so it has at most one row
+more than that. A row is sealed with a checksum; one that cannot be read is left out, and expires.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice, takewhile
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct, field, msgpack
+
+from maitred.matching.ledger import SEGMENT_BYTES, SEGMENT_TASKS
+from maitred.matching.records import (
+    ROW_BYTES,
+    TASK_BYTES,
+    UNREADABLE,
+    Changes,
+    Record,
+    Result,
+    RowDamagedError,
+    StoredUse,
+    rows_bytes,
+    seal,
+    unseal,
+)
+from maitred.matching.task import OVER, recalled
+from maitred.matching.task_ends import EndStatus  # noqa: TC001 - msgspec reads it
+from maitred.matching.task_history import kept_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maitred.matching.ledger import Ledger
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import StoredHistoryRow
+    from maitred.matching.task import QueueTask
+    from maitred.matching.task_history import EndedTasks
+
+EXPIRED_AT_ONCE: Final = 1_000
+"""Rows that one commit lets expire: some milliseconds of the store's time."""
+
+
+class EndedRecord(Struct, array_like=True, gc=False):
+    """A task that is over, as it is stored. Moments are wall-clock seconds."""
+
+    record: Record
+    status: EndStatus
+    ended_at: float
+    worker: str = ""
+    """The worker that had the task last; empty if none had it."""
+    given_at: float = 0.0
+    """When that worker was given the task; 0: not known."""
+    forwarded: bool = False
+    """Whether that worker waited at a parent partition."""
+    payload_gone: int = 0
+    """Length of the payload, if it was too large to be kept."""
+
+
+class HistoryBody(Struct, array_like=True, gc=False):
+    """The tasks of one row, in the order of their ends."""
+
+    expires_at: float
+    """When the row expires."""
+    ended: list[EndedRecord]
+
+
+class HistoryBlock(NamedTuple):
+    """A row of the store, as the partition remembers it."""
+
+    number: int
+    tasks: int
+    expires_at: float
+    """When the row expires; infinity if it cannot be read."""
+
+
+class HistoryWrite(NamedTuple):
+    """What one commit writes of a history."""
+
+    changes: Changes
+    block: HistoryBlock | None
+    """The new row."""
+    tasks: list[QueueTask]
+    """The tasks in it."""
+    expired: list[HistoryBlock]
+    """Rows that are to expire now."""
+
+
+class HistoryReading(Struct, gc=False):
+    """The rows that were read so far; those of the last ends come first."""
+
+    blocks: list[HistoryBlock] = field(default_factory=list)
+    tasks: list[QueueTask] = field(default_factory=list)
+    """As many as memory may keep, the last one first."""
+    bytes: int = 0
+    """What these take in memory."""
+    damaged: int = 0
+    """Rows that cannot be read."""
+
+
+_encode: Final = msgpack.Encoder().encode
+_decode: Final = msgpack.Decoder(HistoryBody).decode
+
+
+def decode_history(body: bytes) -> HistoryBody:
+    """Read a row; raise `RowDamagedError` if it is damaged."""
+    try:
+        return _decode(unseal(body))
+    except UNREADABLE as problem:
+        raise RowDamagedError(f"It is not what was written: {problem}.") from None
+
+
+class StoredHistory:
+    """Knows which tasks that ended a partition has in the store, and what is to be written."""
+
+    def __init__(
+        self,
+        first_sequence: int,
+        ledger: Ledger,
+        ended: EndedTasks,
+        quotas: Sequence[Quota],
+    ) -> None:
+        """`first_sequence` is the first number of this owner of the partition."""
+        self._first = first_sequence
+        self._ledger = ledger
+        self._ended = ended
+        self._quotas = quotas
+        self._blocks: deque[HistoryBlock] = deque()
+        """The rows in the store, the oldest first."""
+        self._tasks = 0
+        """The tasks in them."""
+        self._written = 0
+        """Numbers of rows that this owner has used."""
+        self._is_read = False
+        if ended.unstored:
+            self.want_written()
+
+    def __repr__(self) -> str:
+        return f"<StoredHistory: {self._tasks} tasks in {len(self._blocks)} rows>"
+
+    # Reading
+
+    @property
+    def is_known(self) -> bool:
+        """Whether memory has what the rows of earlier owners have, as far as it is kept."""
+        return self._is_read or not self._ended.is_stored
+
+    @property
+    def rows_of_others(self) -> int:
+        """The number above which the rows of earlier owners are."""
+        return -self._first
+
+    def read(self, rows: Iterable[StoredHistoryRow], into: HistoryReading, most_bytes: int) -> None:
+        """Add rows that follow those that were read; keep tasks of at most so many bytes."""
+        ended, wall = self._ended, self._ledger.wall
+        for number, body in rows:
+            try:
+                found = decode_history(body)
+            except RowDamagedError:
+                into.damaged += 1
+                into.blocks.append(HistoryBlock(number, 0, inf))
+                continue
+            into.blocks.append(HistoryBlock(number, len(found.ended), found.expires_at))
+            for one in reversed(found.ended):
+                if len(into.tasks) >= ended.most or into.bytes >= most_bytes:
+                    break
+                task = _task_of(one, wall)
+                into.bytes += kept_bytes(task)
+                into.tasks.append(task)
+
+    def read_whole(self, reading: HistoryReading, now: float) -> None:
+        """Take over all rows of earlier owners, unless that was done meanwhile."""
+        if self._is_read:
+            return
+        self._is_read = True
+        self._blocks.extendleft(reading.blocks)
+        self._tasks += sum(block.tasks for block in reading.blocks)
+        self._ended.restore(reading.tasks, now)
+
+    # Writing
+
+    @property
+    def has_unstored(self) -> bool:
+        """Whether tasks have ended that the store is to have and has not."""
+        return bool(self._ended.unstored)
+
+    def want_written(self) -> None:
+        """Have the shell take what is to be written: the settings have changed, or more is left."""
+        self._ended.want_stored()
+
+    def take(self, now: float) -> HistoryWrite | None:
+        """Return what the next commit is to write; None if there is nothing. The caller reports
+        with `stored` or `not_stored`."""
+        ended, ledger = self._ended, self._ledger
+        tasks = self._next(now)
+        changes = Changes(ledger.key, ledger.range_id, ledger.stored)
+        block = None
+        left = self._tasks
+        if tasks:
+            number = -(self._first + self._written)
+            self._written += 1
+            expires_at = tasks[-1].ended + ended.seconds + ledger.wall
+            body = HistoryBody(expires_at, [_record_of(task, ledger) for task in tasks])
+            changes.results.append(Result(number, expires_at, seal(_encode(body))))
+            block = HistoryBlock(number, len(tasks), expires_at)
+            left += len(tasks)
+        most = ended.most if ended.is_stored else 0
+        expired: list[HistoryBlock] = []
+        blocks, wall_now = self._blocks, now + ledger.wall
+        while blocks and len(expired) < EXPIRED_AT_ONCE:
+            oldest = blocks[0]
+            is_gone = oldest.expires_at <= wall_now  # or soon: the store deletes what is expired
+            if not is_gone and left - oldest.tasks < most:
+                break
+            blocks.popleft()
+            self._tasks -= oldest.tasks
+            left -= oldest.tasks
+            if not is_gone:
+                expired.append(oldest)
+        changes.results += [Result(one.number, 0.0, b"") for one in expired]
+        if not changes.results:
+            return None
+        return HistoryWrite(changes, block, tasks, expired)
+
+    def _next(self, now: float) -> list[QueueTask]:
+        """Return the tasks of the next row; none if a quota has no room to spare."""
+        is_ending = self._ledger.is_ending
+        tasks: list[QueueTask] = []
+        size = 0
+        waiting = takewhile(lambda task: not is_ending(task.sequence), self._ended.unstored)
+        for task in islice(waiting, SEGMENT_TASKS):
+            size += TASK_BYTES + len(task.payload) + len(task.failure) + len(task.past)
+            if tasks and size > SEGMENT_BYTES:
+                break
+            tasks.append(task)
+        if tasks and all(quota.has_spare(ROW_BYTES + size, now) for quota in self._quotas):
+            return tasks
+        return []
+
+    def stored(self, write: HistoryWrite) -> None:
+        """Note that the commit is on disk."""
+        unstored = self._ended.unstored
+        written = {id(task) for task in write.tasks}
+        while unstored and id(unstored[0]) in written:
+            unstored.popleft()
+        if write.block is not None:
+            self._blocks.append(write.block)
+            self._tasks += write.block.tasks
+        added = StoredUse(0, rows_bytes(write.changes.results))
+        for quota in self._quotas:
+            quota.wrote(added)
+
+    def not_stored(self, write: HistoryWrite) -> None:
+        """Note that nothing was written. The tasks are taken again, unless memory drops them."""
+        self._blocks.extendleft(reversed(write.expired))
+        self._tasks += sum(block.tasks for block in write.expired)
+
+
+def _record_of(task: QueueTask, ledger: Ledger) -> EndedRecord:
+    return EndedRecord(
+        ledger.record(task),
+        task.status,
+        task.ended + ledger.wall,
+        task.worker,
+        task.given_at + ledger.wall if task.given_at else 0.0,
+        task.forwarded,
+        task.payload_gone,
+    )
+
+
+def _task_of(ended: EndedRecord, wall: float) -> QueueTask:
+    at = ended.ended_at - wall
+    task = recalled(ended.record, wall=wall, now=at, state=OVER)
+    task.status, task.ended = ended.status, at
+    task.worker, task.forwarded = ended.worker, ended.forwarded
+    task.given_at = ended.given_at - wall if ended.given_at else 0.0
+    task.payload_gone = ended.payload_gone
+    return task

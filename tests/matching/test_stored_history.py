@@ -1,0 +1,234 @@
+"""Tasks that ended, in the store: the same after a crash, and never more than was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maitred.matching import stored_history
+from maitred.matching.controls import LiveSetting, QueueControls
+from maitred.matching.records import StoredHistoryRow, Terms
+from maitred.matching.stored_history import HistoryReading
+from maitred.matching.task_history import PAYLOAD_BYTES
+from maitred.settings import History
+from tests.matching import listing
+from tests.matching.driver import DONE, FAILED, Driver
+
+if TYPE_CHECKING:
+    from maitred.matching.sighted_task import SightedTask
+
+ANY_SIZE = 10**12
+STORED = History(stored=True)
+
+
+def write(driver: Driver) -> int:
+    """Write what is to be written, as the node does; return the number of tasks."""
+    history, tasks = driver.partition.stored_history, 0
+    while (taken := history.take(driver.now)) is not None:
+        driver.store.write(taken.changes)
+        history.stored(taken)
+        tasks += len(taken.tasks)
+    return tasks
+
+
+def rows(driver: Driver) -> list[StoredHistoryRow]:
+    """Return the rows that have not expired, the last one first."""
+    found = sorted(driver.store.results.items())
+    return [
+        StoredHistoryRow(number, row.body)
+        for number, row in found
+        if number < 0 and row.expires_at > driver.now + driver.wall
+    ]
+
+
+def read(driver: Driver, most_bytes: int = ANY_SIZE) -> HistoryReading:
+    reading = HistoryReading()
+    driver.partition.stored_history.read(rows(driver), reading, most_bytes)
+    driver.partition.stored_history.read_whole(reading, driver.now)
+    return reading
+
+
+def end(driver: Driver, tasks: int = 1, payload: bytes = b"", **added: Any) -> None:  # noqa: ANN401
+    """Have tasks done, a second after another."""
+    for _ in range(tasks):
+        driver.add([payload], **added)
+        driver.finish(*driver.take("w", 1), how=DONE)
+        driver.pass_time(1.0)
+
+
+def told(found: list[SightedTask], wall: float) -> list[tuple[object, ...]]:
+    """What operators can see of tasks; moments to the microsecond."""
+    return [
+        (
+            *(one.state, task.sequence, task.priority, task.terms, task.payload, task.by),
+            *(task.attempt, task.failure, task.past, task.worker, task.forwarded),
+            *(task.status, task.payload_gone, round(one.at[0], 5)),
+            *(at and round(at + wall, 5) for at in (task.added, task.ended, task.given_at)),
+        )
+        for one in found
+        for task in [one.task]
+    ]
+
+
+def test_tasks_that_ended_are_the_same_after_a_crash() -> None:
+    driver = Driver(history=STORED)
+    end(driver, priority=1, terms=Terms(hidden=(1,)))
+    driver.add(1, terms=Terms(retries=3, backoff_first=0.1))
+    driver.finish(*driver.take("w", 1), how=FAILED, body=b"\x93\xa1a\xa1b\xa1c")
+    driver.pass_time(1.0)
+    driver.finish(*driver.take("x", 1), how=DONE)
+    driver.cancel(driver.add(1, delay=60.0).sequences[0])
+    driver.add([bytes(PAYLOAD_BYTES + 1)])
+    driver.finish(*driver.take("w", 1), how=DONE)
+    driver.pass_time(1.0)
+    before = told(listing.ended(driver, 100), driver.wall)
+    assert len(before) == 4
+    assert write(driver) == 4
+    driver.crash(down_seconds=100.0)
+    assert not driver.partition.stored_history.is_known
+    read(driver)
+    assert told(listing.ended(driver, 1), driver.wall) == before
+    end(driver)
+    assert told(listing.ended(driver, 1), driver.wall)[1:] == before
+    assert write(driver) == 1
+    driver.crash()
+    read(driver)
+    assert len(listing.ended(driver, 100)) == 5
+
+
+def test_a_queue_that_does_not_ask_for_it_writes_nothing() -> None:
+    driver = Driver()
+    end(driver)
+    assert driver.partition.stored_history.is_known
+    assert driver.partition.stored_history.take(driver.now) is None
+    assert not driver.partition.stored_history.has_unstored
+
+
+def test_rows_are_bounded_in_number_and_time() -> None:
+    driver = Driver(history=History(tasks=5, seconds=60.0, stored=True), signatures_seconds=0.0)
+    for _ in range(9):
+        end(driver)
+        write(driver)
+    assert len(rows(driver)) == 5
+    driver.crash(down_seconds=0.0)
+    assert len(read(driver).tasks) == 5
+    end(driver, 3)
+    assert write(driver) == 3
+    assert len(rows(driver)) <= 5 - 3 + 1, "those of the last owner expire too"
+    assert len(listing.ended(driver, 100)) == 5
+    driver.pass_time(58.5)
+    assert len(listing.ended(driver, 100)) == 1
+    driver.pass_time(2.0)
+    driver.crash()
+    assert not read(driver).tasks
+
+
+def test_a_task_that_may_run_again_is_in_no_row() -> None:
+    driver = Driver(history=STORED, hold_seconds=0.0)
+    end(driver)
+    driver.auto_commit = False
+    driver.add(1)
+    driver.commit()
+    driver.finish(*driver.take("w", 1), how=DONE)
+    assert write(driver) == 1, "that of the task whose end is written"
+    driver.commit()
+    assert write(driver) == 1
+
+
+def test_histories_leave_room_for_tasks() -> None:
+    driver = Driver(history=STORED, quota=(1_000, 20_000))
+    end(driver, 9)
+    assert write(driver) == 9
+    driver.add([bytes(9_000)])
+    end(driver, 9)
+    assert write(driver) == 0
+    assert len(driver.partition.ended_tasks.unstored) == 9, "memory has them"
+    driver.finish(*driver.take("w", 1), how=DONE)
+    driver.pass_time(1.0)
+    driver.look_at_store()
+    assert write(driver) == 0, "the large one is among them"
+    driver.quota.limit(1_000, 100_000, 1_000, 100_000)
+    assert write(driver) == 10
+
+
+def test_what_is_not_stored_goes_with_what_memory_drops() -> None:
+    driver = Driver(history=History(tasks=5, stored=True))
+    history, ended = driver.partition.stored_history, driver.partition.ended_tasks
+    end(driver, 4)
+    taken = history.take(driver.now)
+    assert taken is not None
+    history.not_stored(taken)
+    again = history.take(driver.now)
+    assert again is not None
+    assert [task.sequence for task in again.tasks] == [task.sequence for task in taken.tasks]
+    end(driver, 4)  # while the commit is under way
+    history.not_stored(again)
+    assert len(ended.unstored) == 5
+    assert ended._memory.lost == 3
+    last = history.take(driver.now)
+    assert last is not None
+    driver.store.write(last.changes)
+    end(driver, 2)
+    history.stored(last)
+    assert len(ended.unstored) == 2
+    assert write(driver) == 2
+    assert ended._memory.lost == 5, "two were dropped while they were written"
+
+
+def test_rows_that_cannot_be_read_are_left_out() -> None:
+    driver = Driver(history=STORED)
+    for _ in range(3):
+        end(driver)
+        write(driver)
+    first, second, third = sorted(number for number in driver.store.results if number < 0)
+    for number, body in ((first, b""), (second, driver.store.results[second].body[:-1] + b"\x7f")):
+        driver.store.results[number] = driver.store.results[number]._replace(body=body)
+    driver.crash()
+    reading = read(driver)
+    assert (reading.damaged, len(reading.tasks)) == (2, 1)
+    assert reading.blocks[-1].number == third
+    end(driver)
+    assert write(driver) == 1
+
+
+@pytest.mark.parametrize(
+    "setting", [{"history.stored": False}, {"history.tasks": 0}, {"history.tasks": 2}]
+)
+def test_a_setting_that_is_changed_live_takes_effect_on_rows(
+    setting: dict[str, bool | int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_history, "EXPIRED_AT_ONCE", 2)
+    driver = Driver(history=STORED)
+    for _ in range(6):
+        end(driver)
+        write(driver)
+    live = {name: LiveSetting(value=value) for name, value in setting.items()}
+    driver.partition.set_controls(QueueControls(version=9, settings=live), driver.now)
+    assert "" in {key.queue for key in driver.partition.ended_tasks._memory.unstored}
+    write(driver)
+    assert len(rows(driver)) == setting.get("history.tasks", 0)
+
+
+def test_memory_bounds_what_is_read() -> None:
+    driver = Driver(history=STORED)
+    for _ in range(5):
+        end(driver, payload=bytes(1_000))
+        write(driver)
+    driver.crash()
+    driver.partition.ended_tasks._memory.most_bytes = 4_000
+    read(driver, most_bytes=4_000)
+    found = listing.ended(driver, 100)
+    assert len(found) == 2
+    assert [one.at for one in found] == sorted((one.at for one in found), reverse=True)
+
+
+def test_a_partition_that_comes_back_has_each_task_once() -> None:
+    driver = Driver(history=STORED)
+    end(driver, 3)
+    write(driver)
+    kept = driver.partition.ended_tasks
+    driver.crash(down_seconds=0.0)
+    driver.partition.ended_tasks.restore(kept.last_first(driver.now), driver.now)
+    read(driver)
+    assert len(listing.ended(driver, 100)) == 3

@@ -1,0 +1,248 @@
+"""Tasks that ended are shown after a restart and after a move, where a queue asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import msgpack
+
+from maitred.errors import StoreFull, StoreUnavailable
+from maitred.node import caretaker
+from maitred.protocol.inspection import ListTasks
+from maitred.protocol.tasks import DONE, ControlQueue, DeleteQueue, End, Finish, Offer, Revoke
+from maitred.settings import History
+from tests.node.in_process import in_a_loop, until
+from tests.node.members import Town, in_town
+from tests.node.shops import shop
+from tests.node.test_controls import add as added_to
+from tests.node.test_inspection import (
+    QUEUE,
+    SESSION,
+    add,
+    change,
+    finish,
+    listed,
+    show,
+    take,
+    whats,
+)
+from tests.store.engines import Simulated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maitred.client.client import AsyncClient
+    from maitred.matching.records import Changes
+    from maitred.protocol.inspection import ListedTask
+    from maitred.settings.live import SettingValue
+    from tests.node.shops import Shop
+    from tests.store.engines import Engine
+
+SECONDS = 30.0
+STORED = History(stored=True)
+FORGOTTEN = "ended tasks forgotten before they were stored"
+AGE_SECONDS = 2.0
+"""Ends are written within this time where nothing goes wrong, as operating.md says."""
+
+
+def told(rows: list[ListedTask]) -> list[tuple[object, ...]]:
+    """What a list says of tasks that ended."""
+    return [
+        (
+            *(one.sequence, one.state, one.by, one.attempts, one.worker, one.payload_bytes),
+            *(one.arguments, one.withheld, one.added_at, one.ended_at),
+        )
+        for one in rows
+    ]
+
+
+def about(before: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """The same, with moments as they are after they were converted to another loop's time."""
+    return [
+        tuple(pytest.approx(one, rel=0.0, abs=1e-5) if type(one) is float else one for one in row)
+        for row in before
+    ]
+
+
+async def end_some(client: AsyncClient) -> int:
+    """Have three tasks done and one cancelled; return the number of the first."""
+    first = await add(client, 4)
+    await finish(client, await take(client, 1))
+    await finish(client, await take(client, 2))
+    await client.request(Revoke(*QUEUE, 0, 0, first + 3), SECONDS)
+    return first
+
+
+async def set_live(client: AsyncClient, name: str, value: SettingValue) -> None:
+    await client.request(ControlQueue(*QUEUE, 0, 0, "set", settings={name: value}), SECONDS)
+
+
+def stored(one: Shop) -> int:
+    """How many tasks the shard has written to histories."""
+    partitions = one.node.shard._partitions
+    assert partitions is not None
+    return partitions.writer.history_tasks
+
+
+@in_a_loop
+async def test_a_restart_shows_the_same(tmp_path: Path, engine: Engine) -> None:
+    async with shop(tmp_path, engine, history=STORED) as one:
+        async with one.client() as client:
+            first = await end_some(client)
+            before = told(await listed(client, "ended", reveal=True))
+            shown = await show(client, first)
+            assert len(before) == 4
+        for _ in range(2):
+            assert await one.restart()
+            async with one.client() as client:
+                again = await show(client, first)
+                assert whats(again) == whats(shown)
+                assert (again.task.arguments, again.result) == (shown.task.arguments, shown.result)
+                hidden = await show(client, first, reveal=False)
+                assert (hidden.task.arguments, hidden.result) == (None, None)
+                assert told(await listed(client, "ended", reveal=True)) == about(before)
+                assert told(await listed(client, "ended", most=1, reveal=True)) == about(before)
+                assert len(await listed(client, "cancelled")) == 1
+                assert (await change(client, "run-now", first)).left == {first: "over"}
+        async with one.client() as client:
+            assert (await change(client, "again", first)).done == [first]
+
+
+@in_a_loop
+async def test_it_is_set_live_and_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+
+    engine = Simulated()
+    async with shop(tmp_path, engine) as one:
+        async with one.client() as client:
+            await end_some(client)
+            await set_live(client, "history.stored", value=True)
+            later = await end_some(client)
+            await until(lambda: stored(one) == 4)
+        assert await one.restart()
+        async with one.client() as client:
+            rows = await listed(client, "ended")
+            assert {row.sequence for row in rows} == set(range(later, later + 4))
+            await set_live(client, "history.stored", value=False)
+            (held,) = engine.disk.contents.all().values()
+            await until(lambda: not [number for number in held.results if number < 0])
+            assert len(await listed(client, "ended")) == 4, "in memory"
+
+
+@pytest.mark.parametrize("problem", [StoreFull("Full."), StoreUnavailable("Away.")])
+@in_a_loop
+async def test_a_history_that_cannot_be_stored_stops_no_task(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Any,  # noqa: ANN401
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        (store,), commit = one.stores, one.stores[0].commit
+        failed = 0
+
+        async def failing(group: list[Changes]) -> Any:  # noqa: ANN401
+            nonlocal failed
+            if any(row.sequence < 0 for changes in group for row in changes.results):
+                failed += 1
+                raise problem
+            return await commit(group)
+
+        monkeypatch.setattr(store, "commit", failing)
+        async with one.client() as client:
+            for _ in range(3):
+                await end_some(client)
+            await until(lambda: failed > 2)
+            assert "history not stored" in one.node.log.events("warning")
+            assert stored(one) == 0
+            assert len(await listed(client, "ended")) == 12
+            await set_live(client, "history.tasks", value=5)
+            said = one.node.log.lines
+            await until(lambda: FORGOTTEN in [event for _, event, _ in said])
+            assert [fields["tasks"] for _, event, fields in said if event == FORGOTTEN] == [7]
+            monkeypatch.setattr(store, "commit", commit)
+            await until(lambda: stored(one) == 5)
+        assert await one.restart()
+        async with one.client() as client:
+            assert len(await listed(client, "ended")) == 5
+
+
+@in_a_loop
+async def test_a_deleted_queue_leaves_nothing(tmp_path: Path, engine: Engine) -> None:
+    async with shop(tmp_path, engine, history=STORED) as one:
+        async with one.client() as client:
+            await end_some(client)
+        assert await one.restart()
+        async with one.client() as client:
+            assert len(await listed(client, "ended")) == 4
+            await client.request(DeleteQueue(*QUEUE, 0, 0), SECONDS)
+            await end_some(client)
+            assert len(await listed(client, "ended")) == 4
+
+
+# In a cluster
+
+
+async def end_in(town: Town, queue: str, tasks: int = 1) -> None:
+    """Have tasks of the queue done by a worker."""
+    where = ("shop", queue, 1, 0, 0)
+    await town.ask(added_to(0, queue, count=tasks))
+    offered = await town.ask(Offer(*where, 1, SESSION, "worker", tasks))
+    ends = [
+        End(one.sequence, one.attempt, one.proof, DONE, msgpack.encode("fine"))
+        for one in offered.tasks
+    ]
+    assert len(ends) == tasks
+    await town.ask(Finish(*where, SESSION, ends))
+
+
+async def ended_in(town: Town, queue: str) -> list[ListedTask]:
+    found = await town.ask(ListTasks("shop", queue, 1, 0, 0, "ended"))
+    rows: list[ListedTask] = found.tasks
+    return rows
+
+
+def test_what_ended_is_shown_by_the_next_owner() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await end_in(town, queue, 3)
+        before = told(await ended_in(town, queue))
+        assert len(before) == 3
+        town.states(a="draining")
+        assert town.owner(queue).place.host != "a"
+        assert told(await ended_in(town, queue)) == about(before)
+        town.states(a="active")
+        await end_in(town, queue)
+        assert told(await ended_in(town, queue))[1:] == about(before), "it has each of them once"
+
+    in_town(main, history=STORED)
+
+
+def test_what_ended_is_shown_after_the_death_of_its_node() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await end_in(town, queue, 3)
+        await asyncio.sleep(AGE_SECONDS)
+        before = told(await ended_in(town, queue))
+        await end_in(town, queue)  # a moment before the crash, so it may be lost
+        town.kill("a")
+        town.states(a="dead")
+        assert told(await ended_in(town, queue))[-3:] == about(before)
+
+    in_town(main, history=STORED)
+
+
+def test_without_the_setting_they_are_lost() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        await end_in(town, queue, 3)
+        await asyncio.sleep(AGE_SECONDS)
+        town.kill("a")
+        town.states(a="dead")
+        assert not await ended_in(town, queue)
+
+    in_town(main)
