@@ -29,8 +29,8 @@ SECONDS_MAX = STEPS * STEP_SECONDS
 class ShardPoints(NamedTuple):
     """The series of one shard."""
 
-    node: str
-    """The address of the node."""
+    address: str
+    """The address of the node, as the client knows it."""
     shard: int
     points: dict[str, Column]
     """By name (`COLUMNS` of `node/shard_gauges.py`), one number for each step."""

@@ -404,7 +404,7 @@ class ShardPast(Struct):
     """The last hour of one shard."""
 
     node: str
-    """The address of the node."""
+    """The identity of the node."""
     shard: int
     points: dict[str, list[float | None]]
     """One number a step, null where nothing was measured. Within the step: `load` (1 is a full

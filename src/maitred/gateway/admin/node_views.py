@@ -73,15 +73,18 @@ class NodeViews:
 
     async def series(self, _caller: AdminCaller, params: Mapping[str, Any]) -> NodesPast:
         """Return the last hour of each shard."""
+        client = self._gateway.requester()
         found = await gather_shard_series(
-            self._gateway.requester(),
-            seconds=params.get("seconds", SECONDS_MAX),
-            timeout=STATUS_SECONDS,
+            client, seconds=params.get("seconds", SECONDS_MAX), timeout=STATUS_SECONDS
         )
+        identities = {one.address: one.node or "" for one in client.nodes()}
         return NodesPast(
             STEP_SECONDS,
             found.start,
-            [ShardPast(one.node, one.shard, one.points) for one in found.shards],
+            [
+                ShardPast(identities.get(one.address, ""), one.shard, one.points)
+                for one in found.shards
+            ],
             unreachable_shards(found.unreachable),
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec.structs import replace
+
 from maitred.gateway.admin.answers import RingArcRow, RingMember, RingPartition, RingState
 from maitred.gateway.admin.node_views import STATUS_SECONDS
 from maitred.gateway.admin.overview_views import named_queue
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
+    from maitred.membership.ring_map import PartitionMove
     from maitred.membership.view import ClusterView
 
 ARCS_MAX: Final = 10_000
@@ -32,8 +35,8 @@ class RingViews:
 
     def __init__(self, gateway: RequestingGateway) -> None:
         self._gateway = gateway
-        self._known: tuple[ClusterView, list[RingMember], list[RingArcRow]] | None = None
-        """The ring of the view that was shown last."""
+        self._known: tuple[ClusterView, RingState] | None = None
+        """The view that was shown last, and its ring."""
 
     async def ring(self, _caller: AdminCaller, params: Mapping[str, Any]) -> RingState:
         """Return the ring by the view of the gateway, and the partitions of a queue."""
@@ -45,16 +48,13 @@ class RingViews:
             return RingState(None, 0, [], [], [])
         map_ = RingMap(view, params.get("leaving", ""))
         partitions = await _partitions(client, map_, namespace, queue) if queue else []
-        members, arcs = self._drawn(view)
-        return RingState(view.cluster, view.version, members, arcs, partitions)
-
-    def _drawn(self, view: ClusterView) -> tuple[list[RingMember], list[RingArcRow]]:
         if self._known is None or self._known[0] is not view:
-            self._known = (view, *_drawn(view))
-        return self._known[1:]
+            self._known = (view, ring_state(view))
+        return replace(self._known[1], partitions=partitions)
 
 
-def _drawn(view: ClusterView) -> tuple[list[RingMember], list[RingArcRow]]:
+def ring_state(view: ClusterView) -> RingState:
+    """Return the ring of a view."""
     arcs = arcs_of(view)
     shares = shares_of(arcs)
     active = sorted(view.active, key=lambda one: one.name)
@@ -71,7 +71,16 @@ def _drawn(view: ClusterView) -> tuple[list[RingMember], list[RingArcRow]]:
         for one in active
     ]
     drawn = arcs if len(arcs) <= ARCS_MAX else []
-    return members, [RingArcRow(round(arc.end, 6), places[arc.member]) for arc in drawn]
+    rows = [RingArcRow(round(arc.end, 6), places[arc.member]) for arc in drawn]
+    return RingState(view.cluster, view.version, members, rows, [])
+
+
+def partition_of(move: PartitionMove) -> RingPartition:
+    """Return the place of a partition as the API tells it."""
+    row = RingPartition(partition=move.partition, member=move.member.id, shard=move.shard)
+    if move.heir is not None and move.heir.id != move.member.id:
+        row.heir, row.heir_shard = move.heir.id, move.heir_shard
+    return row
 
 
 async def _partitions(
@@ -82,10 +91,7 @@ async def _partitions(
     found = []
     moves = map_.moves(namespace, queue, TASKS, root.counts.read, client.wall_clock())
     for number, one in enumerate(moves, 1):
-        row = RingPartition(partition=one.partition, member=one.member.id, shard=one.shard)
-        if one.heir is not None and one.heir.id != one.member.id:
-            row.heir, row.heir_shard = one.heir.id, one.heir_shard
-        found.append(row)
+        found.append(partition_of(one))
         if number % PORTION == 0:
             await asyncio.sleep(0)
     return found

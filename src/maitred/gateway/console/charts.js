@@ -137,10 +137,10 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   );
 }
 
-// A line without a scale, for a row of a table.
-export function sparkline(values, label, width = 90, height = 20) {
-  const top = Math.max(...values, 1);
+// A line without a scale, for a row of a table. `most` is the value at the top.
+export function sparkline(values, label, { width = 90, height = 20, most = 1 } = {}) {
+  const top = Math.max(most, ...values.filter((value) => value !== null));
   const step = width / Math.max(1, values.length - 1);
-  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(height - 1 - (value / top) * (height - 2)).toFixed(1)}`).join(" ");
-  return h("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, h("polyline", { points }));
+  const points = values.flatMap((value, at) => (value === null ? [] : [`${(at * step).toFixed(1)},${(height - 1 - (value / top) * (height - 2)).toFixed(1)}`]));
+  return h("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, h("polyline", { points: points.join(" ") }));
 }
