@@ -17,6 +17,12 @@ export function roundUp(value) {
   return nice.find((one) => one * power >= value) * power;
 }
 
+// The same for bytes, in steps of KiB and MiB.
+export function roundUpBytes(value) {
+  const unit = 1_024 ** Math.floor(Math.log2(Math.max(1, value)) / 10);
+  return roundUp(value / unit) * unit;
+}
+
 function line(values, most, height) {
   const step = WIDTH / Math.max(1, values.length - 1);
   let text = "";
@@ -66,10 +72,10 @@ const last = (values) => {
 
 // Describe a chart. `series`: [{name, values, kind, filled}]; `from` and `step`: the moments, in seconds; `show(value)`: text.
 // `hover` is an object of the view that keeps the place of the pointer; `update` draws anew.
-export function chart({ key, title, series, from, step, show, hover, update, height = 120, most = null }) {
+export function chart({ key, title, series, from, step, show, hover, update, height = 120, round = roundUp }) {
   const length = Math.max(0, ...series.map((one) => one.values.length));
-  const peak = most ?? Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
-  const top = roundUp(peak);
+  const peak = Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
+  const top = round(peak);
   const at = hover.at !== null && hover.at !== undefined && hover.at < length ? hover.at : null;
   const described = series.map((one) => `${one.name} ${show(last(one.values))} now, ${show(Math.max(0, ...one.values.filter((value) => value !== null)))} at most`).join("; ");
   const ticks = [];
@@ -78,7 +84,7 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   const tickEvery = span > 2_400 ? 900 : span > 900 ? 300 : 120;
   for (let moment = Math.ceil(from / tickEvery) * tickEvery; moment <= end; moment += tickEvery) {
     // A label at the edge would be cut.
-    if (moment - from > span * 0.04 && end - moment > span * 0.04) ticks.push(moment);
+    if (moment - from > span * 0.06 && end - moment > span * 0.06) ticks.push(moment);
   }
   const point = (event) => {
     const box = event.currentTarget.getBoundingClientRect();

@@ -1,7 +1,7 @@
 // The nodes: members of the cluster, the ring, their shards; the last hour of load, loop lag, memory and commits.
 
 import { path } from "./api.js";
-import { chart, sparkline } from "./charts.js";
+import { chart, roundUpBytes, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { NOTHING, age, bytes, count, duration, now, rate, share } from "./format.js";
 import { Live } from "./live.js";
@@ -18,7 +18,7 @@ const LATE_SHARE = 0.5;
 // A loop that is late by this much delays every answer by as much.
 const LATE_SECONDS = 0.1;
 
-const cores = (value) => (value === null || value === undefined ? NOTHING : value.toFixed(2));
+const cores = (value) => (value === null || value === undefined ? NOTHING : value.toFixed(value > 0 && value < 0.1 ? 3 : 2));
 
 // Shards note a point every ten seconds.
 const PAST_SECONDS = 5;
@@ -99,7 +99,7 @@ export class Nodes {
         h(
           "table",
           { class: "rows still", "aria-label": "Members of the cluster" },
-          h("thead", {}, h("tr", {}, [["member", ""], ["state", ""], ["for", "number"], ["release", "mid"], ["shards", "number"], ["partitions", "number"], ["of the ring", ""], ["load", "number"], ["heartbeat", "number"]].map(([name, kind]) => h("th", { key: name, scope: "col", class: kind }, name)))),
+          h("thead", {}, h("tr", {}, [["member", ""], ["state", ""], ["for", "number mid"], ["release", "mid"], ["shards", "number mid"], ["partitions", "number"], ["of the ring", ""], ["load", "number"], ["heartbeat", "number"]].map(([name, kind]) => h("th", { key: name, scope: "col", class: kind }, name)))),
           h("tbody", {}, members.map((one) => this.member(one, answer, total))),
         ),
       ),
@@ -109,15 +109,15 @@ export class Nodes {
   member(one, answer, total) {
     const beat = one.beat_seconds_ago;
     const late = one.state !== "dead" && beat !== null && answer.lease_seconds > 0 && beat > answer.lease_seconds * LATE_SHARE;
-    const number = (value) => h("td", { class: "number" }, value);
+    const number = (value, kind = "") => h("td", { class: `number ${kind}` }, value);
     return h(
       "tr",
       { key: one.id },
       h("th", { scope: "row" }, one.address),
       h("td", {}, badge(one.state, STATES[one.state] ?? ""), late ? badge("late", "warn", "Its heartbeats come late") : null),
-      number(one.since ? age(now() - one.since) : "–"),
+      number(one.since ? age(now() - one.since) : "–", "mid"),
       h("td", { class: "mid" }, one.release),
-      number(count(one.shards)),
+      number(count(one.shards), "mid"),
       number(count(one.partitions)),
       h("td", { class: "bars" }, total ? bar(one.partitions ?? 0, total) : null),
       number(one.load === null ? "–" : share(one.load)),
@@ -137,7 +137,7 @@ export class Nodes {
     return h(
       "section",
       { key, class: "card", "aria-label": `Node ${name}` },
-      h("h2", {}, `Node ${name}`, h("small", { title: one.node }, ` ${String(one.node ?? "").slice(0, 8)}`), one.state ? badge(one.state, STATES[one.state] ?? "") : null, shards.length ? button(charted ? "Hide the last hour" : "The last hour", { kind: "quiet small aside", pressed: charted, onclick: () => { this.charted.set(key, !charted); this.app.update(); } }) : null),
+      h("h2", {}, `Node ${name}`, h("small", { title: one.node }, ` ${String(one.node ?? "").slice(0, 8)}`), one.state ? badge(one.state, STATES[one.state] ?? "") : null, shards.length ? button(charted ? "Hide the last hour" : "Show the last hour", { kind: "quiet small aside", onclick: () => { this.charted.set(key, !charted); this.app.update(); } }) : null),
       shards.length
         ? h(
             "dl",
@@ -195,14 +195,14 @@ export class Nodes {
     if (!this.hovers.has(key)) this.hovers.set(key, { at: null });
     const common = { from, step: this.past.step_seconds, hover: this.hovers.get(key), update: this.app.update, height: PLOT_HEIGHT };
     const one = (name, values) => ({ name, kind: "one", values, filled: true });
-    const suffix = pasts.length > 1 ? ", slowest shard" : "";
+    const suffix = pasts.length > 1 ? ", worst shard" : "";
     return h(
       "div",
       { class: "charts small" },
       chart({ ...common, key: "load", title: "Load, in cores", show: cores, series: [one("load", points.load)] }),
-      chart({ ...common, key: "memory", title: "Memory", show: bytes, series: [one("memory", points.memory)] }),
+      chart({ ...common, key: "memory", title: "Memory", show: bytes, round: roundUpBytes, series: [one("memory", points.memory)] }),
       chart({ ...common, key: "lag", title: `Loop lag${suffix}`, show: duration, series: [one("lag", points.lag)] }),
-      chart({ ...common, key: "commits", title: `Store commits${suffix}`, show: duration, series: [one("p99", points.p99), { name: "p50", kind: "two", values: points.p50 }] }),
+      chart({ ...common, key: "commits", title: `Commits${suffix}`, show: duration, series: [one("p99", points.p99), { name: "p50", kind: "two", values: points.p50 }] }),
     );
   }
 

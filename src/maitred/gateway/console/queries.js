@@ -2,7 +2,7 @@
 
 import { del, path } from "./api.js";
 import { h } from "./dom.js";
-import { bytes, count, duration, now, time } from "./format.js";
+import { between, bytes, count, now, time } from "./format.js";
 import { Live } from "./live.js";
 import { act, badge, button, confirm, empty, link, problem, select, textBox } from "./parts.js";
 import { go, note, place, queuePlace } from "./places.js";
@@ -135,8 +135,8 @@ export class Queries {
         h("td", {}, badge(row.status, KINDS[row.status] ?? "")),
         h("td", {}, link(queuePlace(row.namespace, row.queue), row.queue)),
         h("td", {}, row.user),
-        h("td", { class: "number", title: `received ${time(row.received_at)}` }, duration(Math.max(0, (started || ended || now()) - row.received_at))),
-        h("td", { class: "number" }, started ? duration(Math.max(0, (ended || now()) - started)) : ""),
+        h("td", { class: "number", title: `received ${time(row.received_at)}` }, between(row.received_at, started || ended || now())),
+        h("td", { class: "number" }, started ? between(started, ended || now()) : ""),
         h("td", { class: "mid" }, row.worker),
         h("td", { class: "stretch bad" }, row.error),
         h("td", { class: "number low" }, bytes(row.bytes_out)),

@@ -46,7 +46,7 @@ export class Queues {
           cell: (row) => [link(queuePlace(row.namespace, row.queue), app.namespace ? row.queue : `${row.namespace}/${row.queue}`), " ", queueState(row)],
         },
         number("backlog", "waiting", (row) => count(row.backlog), { sort: "backlog" }),
-        number("oldest", "oldest", (row) => (row.backlog ? duration(row.oldest_seconds) : ""), { sort: "oldest" }),
+        number("oldest", "oldest", (row) => (row.oldest_seconds > 0 ? duration(row.oldest_seconds) : ""), { sort: "oldest" }),
         number("running", "running", (row) => count(row.running), { class: "mid" }),
         number("free", "free slots", (row) => count(row.slots_free), { class: "low" }),
         number("added", "in /s", (row) => rate(row.added_per_second), { sort: "added", class: "mid" }),

@@ -128,7 +128,7 @@ export class Ring {
       arcs.length > 1
         ? arcs.map(({ from, end, member }, at) => {
             const one = answer.members[member];
-            const heir = gone && one.id === gone.id ? arcs[(at + 1) % arcs.length].member : member;
+            const heir = gone && one.id === gone.id ? heirOf(arcs, at) : member;
             return h("path", { key: at, class: `arc ${colour(heir)} ${gone && one.id !== gone.id ? "stays" : ""}`, d: arc(from, end) }, h("title", {}, one.id === gone?.id ? `${one.address}, then ${answer.members[heir].address}` : one.address));
           })
         : h("circle", { class: "arc member-0", cx: SIZE / 2, cy: SIZE / 2, r: RADIUS }),
@@ -174,6 +174,16 @@ export class Ring {
     const others = moved.filter((one) => one.member !== gone.id).length;
     return `If ${gone.address} leaves, ${moved.length} of ${plural(answer.partitions.length, "partition")} of ${this.queue} move${others ? `, ${others} of them between the members that stay` : ""}. They are loaded from the store at their new owners; tasks that run go on.`;
   }
+}
+
+// The member of the arc that follows; the last arc and the first may be those of one member.
+function heirOf(arcs, at) {
+  const { member } = arcs[at];
+  for (let step = 1; step <= 2; step++) {
+    const next = arcs[(at + step) % arcs.length].member;
+    if (next !== member) return next;
+  }
+  return member;
 }
 
 function listed(partitions) {

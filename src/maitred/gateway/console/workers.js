@@ -135,17 +135,19 @@ export class Workers {
 
   cells(row) {
     const running = row.running ?? [];
-    const slots = Math.max(row.slots ?? 0, row.busy ?? 0);
+    // What runs is newer than the number that the worker reported last.
+    const busy = Math.max(row.busy ?? 0, running.length);
+    const slots = Math.max(row.slots ?? 0, busy);
     const shown = Math.min(slots, CELLS_MAX);
     const limit = row.limit ?? slots;
     const cells = [];
     for (let at = 0; at < shown; at++) {
       const one = running[at];
-      const kind = at < running.length ? (one.task ? "task" : "query") : at < row.busy ? "busy" : at < limit ? "free" : "closed";
+      const kind = at < running.length ? (one.task ? "task" : "query") : at < busy ? "busy" : at < limit ? "free" : "closed";
       const what = one ? `${one.queue ?? ""} ${one.task ? `task ${one.task}` : `query ${one.query ?? ""}`}${one.since ? `, for ${duration(Math.max(0, now() - one.since))}` : ""}` : { busy: "busy", free: "free", closed: "beyond the measured limit" }[kind];
       cells.push(h("i", { key: at, class: `cell ${kind}`, title: what }));
     }
-    return h("span", { class: `cells ${shown > MANY ? "many" : ""}`, role: "img", "aria-label": `${row.busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
+    return h("span", { class: `cells ${shown > MANY ? "many" : ""}`, role: "img", "aria-label": `${busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
   }
 
   action(row) {
