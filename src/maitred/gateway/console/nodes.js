@@ -195,7 +195,7 @@ export class Nodes {
     if (!this.hovers.has(key)) this.hovers.set(key, { at: null });
     const common = { from, step: this.past.step_seconds, hover: this.hovers.get(key), update: this.app.update, height: PLOT_HEIGHT };
     const one = (name, values) => ({ name, kind: "one", values, filled: true });
-    const suffix = pasts.length > 1 ? ", worst shard" : "";
+    const suffix = pasts.length > 1 ? ", worst" : "";
     return h(
       "div",
       { class: "charts small" },
