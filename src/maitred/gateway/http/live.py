@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from maitred.errors import InvalidArgument, MaitredError, Overloaded
+from maitred.errors import InvalidArgument, MaitredError, Overloaded, Unavailable
 from maitred.gateway.admin.caller import AdminCaller
 from maitred.gateway.http.formats import AS_JSON, EVENTS
 from maitred.gateway.http.request import HttpRequest
@@ -45,11 +45,22 @@ than 2 % of a core."""
 REST_MOST_SECONDS: Final = 30.0
 """The longest pause for that reason: a node that was slow once, for a moment, is asked again."""
 
+AWAY_REST_SECONDS: Final = 3.0
+"""The longest pause after an answer that some part of the system did not contribute to: it took
+long because the gateway waited for that part, which is no work. A page shows that a node is back
+within so many seconds."""
+
 HEARTBEAT_SECONDS: Final = 10.0
 """A stream without news sends a comment this often: proxies close connections that are silent, and
 a browser notices that the gateway is gone."""
 
 HEARTBEAT: Final = b":\n\n"
+
+
+def pause_after(seconds: float, interval: float, *, is_whole: bool) -> float:
+    """Return the pause after a look that took so long; `is_whole`: all parts of the system that
+    were asked have answered."""
+    return max(interval, min(seconds * REST, REST_MOST_SECONDS if is_whole else AWAY_REST_SECONDS))
 
 
 class LiveListener(Protocol):
@@ -146,15 +157,16 @@ class LiveRoutes:
         sent_at = loop.time()
         while not self._stopping.is_set():
             began = loop.time()
+            is_whole = True
             for number, view in enumerate(views):
-                event = await self._event(connection, request, view, number)
+                event, has_all = await self._event(connection, request, view, number)
+                is_whole = is_whole and has_all
                 if event != before[number]:
                     before[number] = event
                     await connection.send_piece(request, event)
                     sent_at = loop.time()
             now = loop.time()
-            pause = max(interval, min((now - began) * REST, REST_MOST_SECONDS))
-            again_at = now + pause
+            again_at = now + pause_after(now - began, interval, is_whole=is_whole)
             while not self._stopping.is_set() and now < again_at:
                 if now - sent_at >= HEARTBEAT_SECONDS:
                     await connection.send_piece(request, HEARTBEAT)
@@ -171,18 +183,21 @@ class LiveRoutes:
 
     async def _event(
         self, connection: HttpConnection, request: HttpRequest, view: HttpRequest, number: int
-    ) -> bytes:
-        """Return the event with the answer of a view, or with the reason why there is none."""
+    ) -> tuple[bytes, bool]:
+        """Return the event with the answer of a view, or with the reason why there is none; and
+        whether all parts of the system that were asked have answered."""
         try:
             await self._listener.identify(connection, request)
             found = self._found(request, view)
             caller = AdminCaller(request.identity, str(connection.source))
             answer = await self._views.show(found.route.handler, caller, view.query, found.values)
-            return b"event: %d\ndata: %b\n\n" % (number, AS_JSON.value(answer))
+            event = b"event: %d\ndata: %b\n\n" % (number, AS_JSON.value(answer))
+            return event, not getattr(answer, "unreachable", None)
         except Exception as problem:  # noqa: BLE001 - the stream goes on
             typed = self._listener.typed(request, problem)
             said: Mapping[str, Any] = {
                 "status": status_of(typed),
                 **told(typed, tracebacks=False),
             }
-            return b"event: %d-error\ndata: %b\n\n" % (number, AS_JSON.value(said))
+            event = b"event: %d-error\ndata: %b\n\n" % (number, AS_JSON.value(said))
+            return event, not isinstance(typed, Unavailable)
