@@ -368,7 +368,7 @@ def test_a_cookie_is_found_among_others(header: bytes | None, found: str) -> Non
     ("took", "interval", "is_whole", "pause"),
     [
         (0.001, 2.0, True, 2.0),
-        (0.1, 2.0, True, 5.0),
+        (0.1, 2.0, True, 10.0),
         (3.0, 2.0, True, REST_MOST_SECONDS),
         # The gateway waited for a node that is away: the page shows soon that the node is back.
         (3.0, 2.0, False, AWAY_REST_SECONDS),

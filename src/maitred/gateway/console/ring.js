@@ -3,12 +3,8 @@
 import { path } from "./api.js";
 import { h } from "./dom.js";
 import { count, plural, share } from "./format.js";
-import { Live } from "./live.js";
 import { Suggesting, empty, link, problem, select } from "./parts.js";
 import { queueNames, queuePlace } from "./places.js";
-
-// The view of a cluster changes when a node comes or goes.
-const INTERVAL_SECONDS = 5;
 
 const SIZE = 200;
 const RADIUS = 84;
@@ -20,6 +16,7 @@ const COLOURS = 8;
 const NAMED_MAX = 24;
 
 export class Ring {
+  // `noted` is called when the user has chosen something: the ring is then at another path.
   constructor(app, { queue = "", leaving = "" }, noted) {
     this.app = app;
     this.queue = queue;
@@ -38,23 +35,6 @@ export class Ring {
       },
       update: app.update,
     });
-    this.live = new Live(
-      (_index, data) => {
-        this.answer = data;
-        this.error = null;
-        app.update();
-      },
-      (_index, error) => {
-        this.error = error;
-        app.update();
-      },
-      { interval: INTERVAL_SECONDS },
-    );
-    this.watch();
-  }
-
-  close() {
-    this.live.close();
   }
 
   get parameters() {
@@ -64,18 +44,13 @@ export class Ring {
   changed() {
     this.error = null;
     this.noted();
-    this.watch();
     this.app.update();
   }
 
-  watch() {
+  // What the gateway is asked for.
+  get path() {
     const names = queueNames(this.queue);
-    this.live.watch([path(["ring"], { namespace: names?.[0], queue: names?.[1], leaving: this.leaving })]);
-  }
-
-  leave(id) {
-    this.leaving = this.leaving === id ? "" : id;
-    this.changed();
+    return path(["ring"], { namespace: names?.[0], queue: names?.[1], leaving: this.leaving });
   }
 
   view() {

@@ -4,9 +4,9 @@ The console shows a view, and asks here for the same requests with which it coul
 computes each of them again every few seconds, and sends the answer when it has changed. The caller
 is checked each time, as if it had asked again; a user who loses a permission gets the refusal.
 
-A view costs the node at most one part in `REST` of what one core can do: after an answer that took
-long, the pause is longer. Several views share one stream, because browsers open few connections to
-a host.
+A stream costs the node at most one part in `REST` of what one core can do: after an answer that
+took long, the pause is longer. Several views share one stream, because browsers open few
+connections to a host.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ INTERVAL_SECONDS: Final = 2.0
 """The pause between two looks, unless the caller names another: quick enough to follow a change,
 slow enough that a number can be read."""
 
-REST: Final = 50
-"""How many times as long as the last look took the pause is at least: so an open page takes less
-than 2 % of a core."""
+REST: Final = 100
+"""How many times as long as the last look took the pause is at least. A page of the console has two
+streams at most, and so takes less than 2 % of a core."""
 
 REST_MOST_SECONDS: Final = 30.0
 """The longest pause for that reason: a node that was slow once, for a moment, is asked again."""
