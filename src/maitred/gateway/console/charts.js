@@ -78,6 +78,8 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   const top = round(peak);
   const at = hover.at !== null && hover.at !== undefined && hover.at < length ? hover.at : null;
   const described = series.map((one) => `${one.name} ${show(last(one.values))} now, ${show(Math.max(0, ...one.values.filter((value) => value !== null)))} at most`).join("; ");
+  // Of whole numbers, the half of 1 would be 1 as well.
+  const label = (index) => (index && show(top * (1 - index / GRID_LINES)) === show(top) ? "" : show(top * (1 - index / GRID_LINES)));
   const ticks = [];
   const end = from + step * (length - 1);
   const span = Math.max(1, end - from);
@@ -131,7 +133,7 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
         at === null ? null : h("line", { key: "cross", class: "cross", x1: (WIDTH / Math.max(1, length - 1)) * at, x2: (WIDTH / Math.max(1, length - 1)) * at, y1: 0, y2: height }),
       ),
       Array.from({ length: GRID_LINES }, (_, index) =>
-        h("span", { key: `y${index}`, class: "y", "aria-hidden": "true", style: { top: `${(100 / GRID_LINES) * index}%` } }, show(top * (1 - index / GRID_LINES))),
+        h("span", { key: `y${index}`, class: "y", "aria-hidden": "true", style: { top: `${(100 / GRID_LINES) * index}%` } }, label(index)),
       ),
       at === null ? null : h("span", { key: "moment", class: "moment", style: { left: `${(at / Math.max(1, length - 1)) * 100}%` } }, time(from + step * at)),
     ),

@@ -143,7 +143,7 @@ export class Overview {
               items.map((one) => h("li", { key: `${one.what} ${one.name}` }, badge(one.what, one.kind), link(one.to, one.name), h("span", {}, one.text))),
               more ? h("li", {}, link(place(["queues"], { sort: "oldest" }), `${count(more)} more`)) : null,
             )
-          : empty("All queues are served, and no task waits for long."),
+          : empty(this.oldest.queues.length ? "All queues are served, and no task waits for long." : "There are no queues yet: the first task makes one."),
     );
   }
 

@@ -81,14 +81,14 @@ export class Queries {
         text("queue", "Queue"),
         text("user", "User"),
         text("worker", "Worker"),
-        h("span", { class: "aside", role: "status" }, this.answer ? `the newest ${count(rows.length)} of this gateway` : ""),
+        h("span", { class: "aside", role: "status" }, rows.length ? `the newest ${count(rows.length)} of this gateway` : ""),
       ),
       this.error ? problem(this.error) : null,
       this.users(rows),
       this.answer === null && !this.error
         ? empty("Loading…")
         : rows.length === 0
-          ? empty("No query is like that.")
+          ? empty(this.status || this.queue || this.user || this.worker ? "No query is like that." : "This gateway has had no query of this namespace lately.")
           : h(
               "div",
               { class: "wide sheet" },

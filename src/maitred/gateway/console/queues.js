@@ -54,7 +54,7 @@ export class Queues {
         number("failed", "failed", (row) => count(row.failed), { class: "low" }),
         number("dead", "dead", (row) => h("span", { class: row.dead ? "bad" : "" }, count(row.dead)), { sort: "dead" }),
         number("workers", "workers", (row) => count(row.workers), { class: "mid" }),
-        number("partitions", "partitions", (row) => count(row.partitions), { class: "low" }),
+        number("partitions", "partitions", (row) => count(row.partitions || null), { class: "low" }),
       ],
       key: (row) => `${row.namespace}/${row.queue}`,
       path: (cursor) => path(["queues"], { namespace: app.namespace, match: this.match, sort: this.sort, only: this.only, most: PAGE, cursor }),

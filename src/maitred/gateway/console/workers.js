@@ -72,7 +72,7 @@ export class Workers {
       update: app.update,
       open: (row) => this.show(this.opened === row.session ? "" : row.session),
       rowClass: (row) => (row.session === this.opened ? "opened" : ""),
-      nothing: () => empty(this.match || this.queue ? "No worker is like that." : "There are no workers. `maitred worker MODULE:APP` starts one."),
+      nothing: () => this.match || this.queue ? empty("No worker is like that.") : empty("There are no workers. ", h("code", {}, "maitred worker MODULE:APP"), " starts one."),
     });
     this.follow();
   }
