@@ -101,8 +101,8 @@ class ShardStatus(Struct, kw_only=True):
     them."""
     parts: dict[str, dict[str, int]] = {}
     """Numbers of the shard's parts, by part: `memory` (bytes that count against the limits of the
-    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`, `logins`,
-    and in a cluster `links` (to shards of other nodes)."""
+    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`,
+    `worker_series`, `logins`, and in a cluster `links` (to shards of other nodes)."""
     loop_lag_seconds: float = 0.0
     """How late the shard's event loop was in the last seconds, at worst; older delays fade."""
 
