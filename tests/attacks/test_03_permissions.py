@@ -18,6 +18,7 @@ from maitred.errors import Draining, MaitredError
 from maitred.matching.records import Terms
 from maitred.protocol.cluster import DescribeCluster, DrainNode
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
+from maitred.protocol.gauge_series import ShowShardSeries, ShowWorkerSeries
 from maitred.protocol.inspection import (
     ArgumentFilter,
     ChangeTasks,
@@ -126,6 +127,7 @@ def of_operators() -> list[AnyRequest]:
         *(Status(0, 1_000), DescribeCluster(0, 1_000), DrainNode(0, 1_000, "node")),
         *(ShowSeries(0, 1_000, "n"), ListWorkers(0, 1_000, "n")),
         *(ShowWorkerTasks(0, 1_000, [], "n"), ListQueueStates(0, 1_000, "n")),
+        *(ShowWorkerSeries(0, 1_000, bytes(16), "n"), ShowShardSeries(0, 1_000)),
     ]
     assert {one.opcode for one in found} >= {
         opcode

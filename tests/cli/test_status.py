@@ -65,6 +65,7 @@ def test_status_as_json(node: RunningNode) -> None:
         "relays",
         "query_tables",
         "series",
+        "worker_series",
     }
     assert told[0]["parts"]["query_tables"] == {"gateways": 0, "requests": 0}
 

@@ -33,7 +33,18 @@ PICTURES: Final[dict[str, tuple[str, str, str, dict[str, Any]]]] = {
     "queue": ("#/queues/bank/mail", "bank/mail", "24 written to", WIDE),
     "task": ("#/tasks/bank/mail/0/7294967296", "7294967296", "attempt 4", WIDE),
     "dead": ("#/dead/bank/mail", "bank/mail", "98,820", WIDE),
-    "workers": ("#/workers", "Workers", "worker-0003", {**WIDE, "color_scheme": "dark"}),
+    "workers": (
+        "#/workers?open=000000000000000000000001daa66d13",
+        "Workers",
+        "Measured limit",
+        {**WIDE, "color_scheme": "dark"},
+    ),
+    "nodes": (
+        "#/nodes?queue=bank%2Fmail&leaving=m1",
+        "Nodes",
+        "16 of 25 partitions",
+        WIDE,
+    ),
     "phone": ("#/queues/bank/mail", "bank/mail", "p99", {**NARROW, "color_scheme": "dark"}),
 }
 """The place, its heading, what shows that it has its data, and the window, by name."""

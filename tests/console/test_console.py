@@ -241,11 +241,30 @@ def act_on_workers_and_queries(one: Tab, made: list[Any]) -> None:
     assert made[-1][:2] == ("POST", "worker_offline")
     one.page.get_by_role("link", name="worker-0003").click()
     one.page.get_by_role("table", name="What worker-0003 runs").wait_for()
+    # The page was opened a moment ago, and shows what the worker measured before.
+    one.page.get_by_role("img", name="Measured limit, and busy slots, the last hour").wait_for()
     one.go("#/queries/bank", "Queries")
     one.button("Cancel").first.click()
     one.confirm("Cancel the query")
     one.sees("is being cancelled.")
     assert made[-1][:2] == ("DELETE", "cancel_query")
+
+
+def test_what_moves_if_a_node_leaves(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        page = one.page
+        one.log_in("alice")
+        one.go("#/nodes", "Nodes")
+        page.get_by_role("img", name="Load, in cores, the last hour").first.wait_for()
+        page.get_by_role("combobox", name="Partitions of the queue").fill("bank/mail")
+        page.keyboard.press("Enter")
+        shares = page.get_by_role("table", name="Shares of the ring")
+        shares.get_by_text("1 4 7 8 11 14 17 20 23").wait_for()
+        page.get_by_label("What moves if a member leaves").select_option("10.0.0.1:4747 leaves")
+        one.sees("If 10.0.0.1:4747 leaves, 16 of 25 partitions of bank/mail move, 7 of them")
+        assert page.url.endswith("#/nodes?queue=bank%2Fmail&leaving=m1")
+        page.reload()
+        one.sees("16 of 25 partitions")
 
 
 def test_every_action(browser: Browser, stage: Stage) -> None:

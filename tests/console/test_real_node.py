@@ -1,8 +1,11 @@
-"""The console before a real node: from an unserved queue on the overview to the end of a task."""
+"""The console before a real node: from an unserved queue on the overview to the end of a task, and
+while the node is killed and comes back."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,8 @@ pytestmark = pytest.mark.timeout(300)
 """The first test may have to install the browser."""
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Browser
 
 
@@ -64,3 +69,26 @@ def test_an_operator_finds_an_unserved_queue_and_what_waits_there(browser: Brows
             one.go("#/nodes", "Nodes")
             page.get_by_role("table", name="Shards of").first.wait_for()
             assert page.get_by_text("serving").count() == 2
+
+
+def test_a_page_outlives_a_node_that_is_killed(browser: Browser, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_node(shards=1, gateway=True, data=data) as node:
+        http = node.ready["http"]
+        add(http, 1)
+        with tab(browser, http) as one:
+            page = one.page
+            page.goto(f"{http}/console/#/tasks/shop/mail?state=waiting")
+            one.sees("1 task")
+            page.evaluate("window.same = true")
+            os.killpg(node.process.pid, signal.SIGKILL)
+            away = page.get_by_text("Reconnecting: the gateway or its node does not answer.")
+            away.wait_for()
+            one.sees("1 task")
+            again = ("--set", f"gateway.port={http.rpartition(':')[2]}")
+            with running_node(*again, shards=1, gateway=True, port=node.port, data=data):
+                away.wait_for(state="detached")
+                page.get_by_role("button", name="Live").wait_for()
+                add(http, 2)
+                one.sees("2 tasks")
+                assert page.evaluate("window.same"), "the page was loaded anew"

@@ -11,6 +11,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import to_builtins
+
+from maitred.gateway.admin.ring_views import partition_of, ring_state
+from maitred.membership.ring_map import RingMap
+from maitred.membership.view import ClusterMember, ClusterView, MemberState
+
 QUEUES: Final = 10_000
 WORKERS: Final = 1_000
 DEAD_LETTERS: Final = 200_000
@@ -612,7 +618,10 @@ class World:
                     "in_flight": 12,
                     "forwarded": 991,
                     "loop_lag_seconds": 0.003 * wave(one, self.now, 30),
-                    "parts": {"writer": {"commits": 88_123, "partitions_waiting": one}},
+                    "parts": {
+                        "writer": {"commits": 88_123, "partitions_waiting": one},
+                        "partitions": {"loaded": 1_280 + 17 * one},
+                    },
                 }
                 for one in range(4)
             ]
@@ -644,6 +653,76 @@ class World:
             "shards": [shard for one in (1, 2, 3) for shard in shards(one)],
             "unreachable": [],
         }
+
+    def worker_series(self, session: str) -> dict[str, Any]:
+        """The past of a worker that was started 40 minutes ago, whose limit the latency moves."""
+        number = next(
+            (one for one in range(self.workers) if self.worker(one)["session"] == session), None
+        )
+        start = int(self.now) // STEP * STEP - POINTS * STEP
+        points: dict[str, list[float | None]] = {"limit": [], "busy": [], "slots": []}
+        for step in range(POINTS if number is not None else 0):
+            slots = (8, 16, 4, 100, 32)[(number or 0) % 5]
+            limit = max(1, round(slots * (0.55 + 0.45 * wave(number or 0, start + step * STEP))))
+            busy = round(limit * wave((number or 0) + 1, start + step * STEP, 300))
+            for name, value in (("limit", limit), ("busy", busy), ("slots", slots)):
+                points[name].append(None if step < POINTS // 3 else value)
+        return {
+            "step_seconds": STEP,
+            "from": start,
+            "points": points if number is not None else {},
+            "unreachable": [],
+        }
+
+    def nodes_series(self) -> dict[str, Any]:
+        start = int(self.now) // STEP * STEP - POINTS * STEP
+        moments = [start + step * STEP for step in range(POINTS)]
+
+        def points(node: int, shard: int) -> dict[str, list[float | None]]:
+            number = node * 4 + shard
+            busy = [wave(number, moment, 1_200) for moment in moments]
+            return {
+                "load": [0.9 * one for one in busy],
+                "loop_lag": [0.002 + 0.02 * one**4 for one in busy],
+                "memory": [1.7e8 + 3e7 * one for one in busy],
+                "requests": [4e4 * one for one in busy],
+                "commits": [900 * one for one in busy],
+                "failed_commits": [0.0 for one in busy],
+                "commit_p50": [0.002 + 0.001 * one for one in busy],
+                "commit_p99": [0.006 + 0.03 * one**3 for one in busy],
+                "commit_rows": [1 + 40 * one for one in busy],
+            }
+
+        shards = [
+            {"node": f"{node:08x}", "shard": shard, "points": points(node, shard)}
+            for node in (1, 2, 3)
+            for shard in range(4)
+        ]
+        return {"step_seconds": STEP, "from": start, "shards": shards, "unreachable": []}
+
+    def ring(self, given: dict[str, str]) -> dict[str, Any]:
+        """The real ring of the members."""
+        members = tuple(
+            ClusterMember(
+                id=one["id"],
+                node=one["node"],
+                host=one["address"].partition(":")[0],
+                port=4747,
+                member_port=4751,
+                shards=one["shards"],
+                shard_ports=(),
+                state=MemberState.ACTIVE,
+            )
+            for one in self.nodes()["nodes"]
+        )
+        view = ClusterView(cluster="maitred", version=41, members=members, spread_batch="8")
+        names = (given.get("namespace", ""), given.get("queue", ""))
+        count = len(self.describe(*names)["partitions"]) if names[1] else 0
+        state = ring_state(view)
+        moves = RingMap(view, given.get("leaving", "")).moves(*names, 1, count, self.now)
+        state.partitions = [partition_of(one) for one in moves]
+        answer: dict[str, Any] = to_builtins(state)
+        return answer
 
     def handlers(self, namespace: str, queue: str) -> dict[str, Any]:
         self.number_of(namespace, queue)
@@ -686,6 +765,12 @@ class World:
                 return self.list_workers(given)
             case "list_nodes", ():
                 return self.nodes()
+            case "show_nodes_series", ():
+                return self.nodes_series()
+            case "show_ring", ():
+                return self.ring(given)
+            case "show_worker_series", (session,):
+                return self.worker_series(session)
             case "list_queries", (namespace,):
                 return self.queries(namespace, given)
             case "describe_queue", (namespace, queue):

@@ -675,6 +675,51 @@ async def test_the_last_hour_is_told_as_far_as_one_may_see_it(tmp_path: Path) ->
 
 
 @in_a_loop
+async def test_a_page_that_is_opened_late_has_the_past_of_workers_and_shards(
+    tmp_path: Path,
+) -> None:
+    async with admin_stage(tmp_path) as here:
+        client = await here.client()
+        await here.add(client, "mails", [[1]])
+        await here.attend(client, "mails")
+        series: list[Any] = [shard._parts["series"] for shard in here.node.shards]
+        for one in series:
+            await one.sample()
+        (worker,) = (await here.get("/v1/workers"))["workers"]
+        path = f"/v1/workers/{worker['session']}/series"
+        for user in ("boss", "reader"):
+            found = await here.get(path, user=user, seconds=60)
+            assert (found["step_seconds"], found["unreachable"]) == (10, [])
+            assert {name: one[-1] for name, one in found["points"].items()} == {
+                "limit": None,
+                "busy": 2,
+                "slots": 8,
+            }
+            assert found["points"]["busy"][:-1] == [None] * 5
+        # What serves other namespaces is not told of, and a session that is unknown has no past.
+        assert (await here.get(path, user="stranger"))["points"] == {}
+        assert (await here.get(f"/v1/workers/{'0' * 32}/series"))["points"] == {}
+        found = await here.get("/v1/nodes/series", seconds=60)
+        assert [one["shard"] for one in found["shards"]] == [0, 1]
+        assert {len(one) for one in found["shards"][0]["points"].values()} == {6}
+        commits = sum(one["points"]["commits"][-1] for one in found["shards"])
+        (wrote,) = [one["points"] for one in found["shards"] if one["points"]["commit_rows"][-1]]
+        assert commits == wrote["commits"][-1] >= 1
+        assert 0 < wrote["commit_p50"][-1] <= wrote["commit_p99"][-1]
+        for path_, user, code in (
+            (path, "customer", 403),
+            ("/v1/workers/ant/series", "boss", 400),
+            (f"{path}?seconds=0", "boss", 400),
+            ("/v1/nodes/series", "reader", 403),
+            ("/v1/ring", "reader", 403),
+        ):
+            assert (await here.call("GET", path_, user=user))[0] == code, path_
+        # A node that belongs to no cluster has no ring.
+        ring = await here.get("/v1/ring", namespace="shop", queue="mails")
+        assert (ring["cluster"], ring["members"], ring["partitions"]) == (None, [], [])
+
+
+@in_a_loop
 async def test_nodes_are_told_with_their_shards(tmp_path: Path) -> None:
     async with admin_stage(tmp_path) as here:
         found = await here.get("/v1/nodes")

@@ -10,6 +10,7 @@ import pytest
 
 from maitred.errors import Overloaded, PermissionDenied
 from maitred.gateway.http.console import POLICY, read_files
+from maitred.gateway.http.live import AWAY_REST_SECONDS, REST_MOST_SECONDS, pause_after
 from maitred.gateway.http.sessions import SESSIONS_PER_USER_MAX, ConsoleSession, Sessions, cookie_in
 from maitred.security.directory import Identity
 from maitred.security.permissions import EVERYTHING
@@ -361,3 +362,20 @@ def test_the_mark_of_a_session_is_its_own() -> None:
 )
 def test_a_cookie_is_found_among_others(header: bytes | None, found: str) -> None:
     assert cookie_in(header, b"maitred-1") == found
+
+
+@pytest.mark.parametrize(
+    ("took", "interval", "is_whole", "pause"),
+    [
+        (0.001, 2.0, True, 2.0),
+        (0.1, 2.0, True, 10.0),
+        (3.0, 2.0, True, REST_MOST_SECONDS),
+        # The gateway waited for a node that is away: the page shows soon that the node is back.
+        (3.0, 2.0, False, AWAY_REST_SECONDS),
+        (3.0, 60.0, False, 60.0),
+    ],
+)
+def test_the_pause_between_two_looks(
+    took: float, interval: float, *, is_whole: bool, pause: float
+) -> None:
+    assert pause_after(took, interval, is_whole=is_whole) == pause

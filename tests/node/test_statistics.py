@@ -34,6 +34,7 @@ async def test_the_numbers_of_the_parts(tmp_path: Path) -> None:
             "relays": {"queries": 1, "not_fetched": 1},
             "query_tables": {"gateways": 1, "requests": 0},
             "series": {"queues": 0, "namespaces": 0},
+            "worker_series": {"workers": 0},
         }
         assert repr(shard) == "<Shard 0: serving, 1 connections, 2 requests in flight>"
         assert repr(shard._partitions) == "<Partitions: 1 loaded, 0 loading>"

@@ -14,6 +14,7 @@ from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol import (
     access,
     cluster,
+    gauge_series,
     inspection,
     messages,
     queries,
@@ -155,6 +156,8 @@ WHOLE: dict[int, list[Any]] = {
         *(*STATUS, "namespace", "queue", "part", ["worker", SESSION], 10, ["namespace"]),
     ],
     Opcode.WORKER_TASKS: [*STATUS, [SESSION], "namespace", ["namespace"]],
+    Opcode.WORKER_SERIES: [*STATUS, SESSION, "namespace", 6, ["namespace"]],
+    Opcode.SHARD_SERIES: [*STATUS, 6],
     Opcode.TELL_VIEW: [*STATUS, ["cluster", 7, [MEMBER], "0", "wrap"]],
     Opcode.HAND_OVER: [*PARTITION, 7],
     Opcode.CLUSTER: STATUS,
@@ -164,7 +167,8 @@ WHOLE: dict[int, list[Any]] = {
 
 
 MODULES = (
-    *(messages, tasks, inspection, queries, queue_overview, worker_overview, access, cluster),
+    *(messages, tasks, inspection, queries, queue_overview, worker_overview, gauge_series),
+    *(access, cluster),
 )
 """All that have requests."""
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from maitred.client.statistics import Unreachable
+from maitred.client.statistics import answers_of
 from maitred.metrics.histogram import WORK_BOUNDS
-from maitred.metrics.points import STEP_SECONDS, STEPS, Points, PointSum, charted
+from maitred.metrics.points import STEP_SECONDS, STEPS, Points, PointSum, charted, last_of
 from maitred.protocol.queue_overview import SeriesShown, ShowSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.client.requester import ShardRequester
+    from maitred.client.statistics import Unreachable
 
 
 class GatheredSeries(NamedTuple):
@@ -53,25 +54,13 @@ async def gather_series(
     outcomes = await client.ask_shards(
         lambda _, shard: ShowSeries(shard, 0, namespace, queue, steps, allowed), timeout
     )
-    silent = [one for one in outcomes if isinstance(one, Unreachable)]
-    if silent and len(silent) == len(outcomes):
-        raise silent[0].error
-    told = [
-        _points(cast("SeriesShown", one.answer))
-        for one in outcomes
-        if not isinstance(one, Unreachable)
-    ]
-    found = PointSum(_last(told), steps)
+    answers, silent = answers_of(outcomes)
+    told = [_points(cast("SeriesShown", one.answer)) for one in answers]
+    found = PointSum(last_of(one.last for one in told), steps)
     for points in told:
         found.add(points)
     start = float((found.last - steps + 1) * STEP_SECONDS)
     return GatheredSeries(STEP_SECONDS, start, charted(found.points()), silent)
-
-
-def _last(told: Sequence[Points]) -> int:
-    """Return the last step that all shards have measured: some are asked when they are about to."""
-    newest = max((one.last for one in told), default=-1)
-    return min((one.last for one in told if one.last >= newest - 1), default=-1)
 
 
 def _points(answer: SeriesShown) -> Points:

@@ -47,6 +47,22 @@ class Unreachable(Struct, frozen=True, kw_only=True):
     error: MaitredError
 
 
+def answers_of(
+    outcomes: Iterable[ShardAnswer | Unreachable],
+) -> tuple[list[ShardAnswer], list[Unreachable]]:
+    """Return the answers and the shards that did not answer; raise the first error if none did."""
+    answers: list[ShardAnswer] = []
+    silent: list[Unreachable] = []
+    for one in outcomes:
+        if isinstance(one, Unreachable):
+            silent.append(one)
+        else:
+            answers.append(one)
+    if silent and not answers:
+        raise silent[0].error
+    return answers, silent
+
+
 class ShardCounts(Struct, eq=False):
     """The counters of one shard of a node."""
 

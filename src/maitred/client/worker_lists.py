@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from maitred.client.statistics import Unreachable
+from maitred.client.statistics import answers_of
 from maitred.protocol.worker_overview import (
     TASKS_MAX,
     ListWorkers,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.client.requester import ShardRequester
-    from maitred.client.statistics import ShardAnswer
+    from maitred.client.statistics import Unreachable
     from maitred.protocol.queries import WorkerRow
 
 WorkerPlace = tuple[str, bytes]
@@ -70,7 +70,7 @@ async def list_workers(
         lambda _, shard: ListWorkers(shard, 0, namespace, queue, match, after, most, allowed),
         timeout,
     )
-    answers, silent = _split(outcomes)
+    answers, silent = answers_of(outcomes)
     listed = [cast("WorkersListed", one.answer) for one in answers]
     found: dict[WorkerPlace, ServingWorkerRow] = {}
     for answer in listed:
@@ -115,7 +115,7 @@ async def worker_tasks(
     outcomes = await client.ask_shards(
         lambda _, shard: ShowWorkerTasks(shard, 0, list(sessions), namespace, allowed), timeout
     )
-    answers, silent = _split(outcomes)
+    answers, silent = answers_of(outcomes)
     found: dict[bytes, list[WorkerTask]] = {}
     for one in answers:
         for session, tasks in cast("WorkerTasksShown", one.answer).tasks.items():
@@ -123,13 +123,3 @@ async def worker_tasks(
     for session, tasks in found.items():
         found[session] = sorted(tasks, key=lambda task: task.since)[:TASKS_MAX]
     return found, silent
-
-
-def _split(
-    outcomes: Sequence[ShardAnswer | Unreachable],
-) -> tuple[list[ShardAnswer], list[Unreachable]]:
-    """Return the answers and the shards that did not answer; raise the first error if none did."""
-    silent = [one for one in outcomes if isinstance(one, Unreachable)]
-    if silent and len(silent) == len(outcomes):
-        raise silent[0].error
-    return [one for one in outcomes if not isinstance(one, Unreachable)], silent

@@ -8,12 +8,14 @@ Waits are counted by bucket, because quantiles cannot be added.
 from __future__ import annotations
 
 from operator import add
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from maitred.metrics.histogram import WORK_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+Value = TypeVar("Value")
 
 STEP_SECONDS: Final = 10
 """Length of a step: an hour is 360 points, about as many as a chart has room for."""
@@ -86,7 +88,7 @@ class PointSum:
     def add(self, points: Points) -> None:
         """Add a series. Columns without a number for each step are left out."""
         steps, behind = len(self.known), self.last - points.last
-        known = _aligned(points.known, steps, behind)
+        known = aligned(points.known, steps, behind, nothing=False)
         self.known = [bool(mine or one) for mine, one in zip(self.known, known, strict=True)]
         sums: list[tuple[list[int], Sequence[int]]] = [
             (self.columns.setdefault(name, []), column)
@@ -98,7 +100,7 @@ class PointSum:
             if len(column) == len(points.known):
                 numbers = [
                     value if one else 0
-                    for value, one in zip(_aligned(column, steps, behind), known, strict=True)
+                    for value, one in zip(aligned(column, steps, behind, 0), known, strict=True)
                 ]
                 mine[:] = map(add, mine, numbers) if mine else numbers
 
@@ -108,13 +110,21 @@ class PointSum:
         return Points(self.last, self.known, columns, self.waits)
 
 
-def _aligned(values: Sequence[int], steps: int, behind: int) -> list[int]:
+def aligned(values: Sequence[Value], steps: int, behind: int, nothing: Value) -> list[Value]:
     """Return the values of `steps` steps, the last of which is `behind` steps after that of the
-    values; 0 for steps without one."""
+    values; `nothing` for steps without one."""
     missing = min(max(behind, 0), steps)
     end = len(values) + behind - missing
     found = list(values[max(end - (steps - missing), 0) : max(end, 0)])
-    return [0] * (steps - missing - len(found)) + found + [0] * missing
+    return [nothing] * (steps - missing - len(found)) + found + [nothing] * missing
+
+
+def last_of(ends: Iterable[int]) -> int:
+    """Return the last step that all shards have measured, from the last step of each; -1: none. A
+    shard may be about to measure the newest step; one that is further behind is left out."""
+    known = list(ends)
+    newest = max(known, default=-1)
+    return min((one for one in known if one >= newest - 1), default=-1)
 
 
 def charted(points: Points) -> dict[str, list[float | None]]:

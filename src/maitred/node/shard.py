@@ -41,6 +41,7 @@ from maitred.node.refusal_log import RefusalLog
 from maitred.node.relays import Relays
 from maitred.node.request_placement import RequestPlacement
 from maitred.node.request_table import RequestTable
+from maitred.node.shard_gauges import ShardGauges
 from maitred.node.shard_requests import ShardRequests
 from maitred.node.shard_series import ShardSeries
 from maitred.node.shared_offer_requests import SharedOfferRequests
@@ -52,6 +53,7 @@ from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import Vitals
 from maitred.node.worker_overview import WorkerOverview
+from maitred.node.worker_series import WorkerSeries
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
 from maitred.security.audit_records import user_changes
@@ -241,7 +243,10 @@ class Shard(RequestPlacement):
         relays = Relays(self._partitions)
         self._relays = relays
         query_tables = QueryTables(self.loop, self._surroundings, signatures.of_queue)
-        series = ShardSeries(self._partitions)
+        own = self.own_requests
+        gauges = ShardGauges(self, own.vitals, own.lag, self._partitions.writer)
+        workers = WorkerSeries(self._partitions)
+        series = ShardSeries(self._partitions, [gauges, workers])
         self._cluster_requests = ClusterRequests(
             self,
             store,
@@ -262,6 +267,7 @@ class Shard(RequestPlacement):
             "relays": relays,
             "query_tables": query_tables,
             "series": series,
+            "worker_series": workers,
         }
         self._bearers = Bearers(
             self.users,
@@ -288,6 +294,8 @@ class Shard(RequestPlacement):
             relays,
             query_tables,
             series,
+            gauges,
+            workers,
             QueueStateRequests(self._partitions),
             TokenRequests(
                 self._bearers, self.users, self.settings.tokens, self._surroundings, self.log

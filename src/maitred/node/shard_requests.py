@@ -110,11 +110,11 @@ class ShardRequests:
         reload_node: Callable[[], Awaitable[NodeReloaded]] | None,
     ) -> None:
         self._shard = shard
-        self._vitals = vitals
+        self.vitals = vitals
         self._reload_node = reload_node or self._reload_here
         self._started_at = shard.loop.time()
         self._gauge = LoadGauge(vitals, self._started_at)
-        self._lag = LagGauge()
+        self.lag = LagGauge()
         self.requests = RequestTable(
             handlers={
                 Opcode.ECHO: self._echo,
@@ -126,7 +126,7 @@ class ShardRequests:
     def look(self, late_seconds: float) -> None:
         """Measure the load; called about once a second, this much later than was asked for."""
         self._gauge.look(self._shard.loop.time(), self._shard.requests)
-        self._lag.look(late_seconds)
+        self.lag.look(late_seconds)
 
     def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
         if len(message.payload) > self._shard.limits.payload_bytes:
@@ -148,15 +148,15 @@ class ShardRequests:
         return ShardStatus(
             node=shard.description.node,
             shard=shard.number,
-            pid=self._vitals.pid,
+            pid=self.vitals.pid,
             state="draining" if shard.draining else "serving",
             release=__version__,
             address=f"{shard.place.host}:{shard.place.own_ports[shard.number]}",
             uptime_seconds=round(shard.loop.time() - self._started_at, 3),
             restarts=shard.place.restarts,
             load=round(self._gauge.load, 3),
-            loop_lag_seconds=round(self._lag.seconds, 6),
-            memory_bytes=self._vitals.memory_bytes(),
+            loop_lag_seconds=round(self.lag.seconds, 6),
+            memory_bytes=self.vitals.memory_bytes(),
             connections=shard.client_connections,
             requests=shard.requests,
             requests_per_second=round(self._gauge.per_second, 1),

@@ -1,4 +1,5 @@
 """The last hour of a shard's queues: samples their meters every ten seconds, and answers SERIES.
+What else is sampled at these moments, such as workers, follows.
 
 All shards sample at the same moments of the wall clock, so that their points can be added. A shard
 with ten thousand queues samples them in portions, so that no request waits for all of them.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import InvalidArgument
 from maitred.metrics.histogram import WORK_BOUNDS
@@ -47,11 +48,19 @@ _Gauges = list[int]
 _NOTHING: Final = [0, 0, 0, 0]
 
 
+class StepSampler(Protocol):
+    """Measures something else once a step."""
+
+    async def sample(self, step: int) -> None:
+        """Measure a step that is over."""
+
+
 class ShardSeries:
     """Keeps the series of one shard, and tells them."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, samplers: Sequence[StepSampler] = ()) -> None:
         self._partitions = partitions
+        self._samplers = samplers
         self._shard = partitions.shard
         self._table = SeriesTable()
         self.requests = RequestTable(
@@ -73,14 +82,20 @@ class ShardSeries:
         while True:
             now = self._partitions.wall_clock()
             await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
-            with self._shard.failures_logged("series not sampled"):
-                await self.sample()
+            await self.sample()
 
     async def sample(self) -> None:
-        """Add the point of the step that is over by the wall clock."""
+        """Measure the step that is over by the wall clock."""
         now = self._partitions.wall_clock()
+        step = int((now + EARLY_SECONDS) // STEP_SECONDS) - 1
+        for sample in (self._sample, *(one.sample for one in self._samplers)):
+            with self._shard.failures_logged("series not sampled"):
+                await sample(step)
+
+    async def _sample(self, step: int) -> None:
+        """Add the points of the queues."""
         table = self._table
-        if not table.begin(int((now + EARLY_SECONDS) // STEP_SECONDS) - 1):
+        if not table.begin(step):
             return
         gauges = await self._gauges()
         meters = iter(self._partitions.meters.all())

@@ -65,7 +65,14 @@ class LagGauge:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._worst = 0.0
 
     def look(self, late_seconds: float) -> None:
         """Take by how much a timer was late; called about once a second."""
         self.seconds = max(late_seconds, self.seconds * FADES, 0.0)
+        self._worst = max(late_seconds, self._worst)
+
+    def take_worst(self) -> float:
+        """Return by how much a timer was late at worst since the last call."""
+        worst, self._worst = self._worst, 0.0
+        return worst

@@ -110,12 +110,14 @@ class Opcode(IntEnum):
     PROVE = 0x67
     LIST_WORKERS = 0x6A
     WORKER_TASKS = 0x6B
+    WORKER_SERIES = 0x6C
     SERIES = 0x6D
     RELOAD = 0x6E
     QUEUE_STATES = 0x6F
     DELETE = 0x70
     WITHDRAW = 0x71
     DAMAGED = 0x72
+    SHARD_SERIES = 0x73
     SIGNATURES = 0x74
     OFFER_MANY = 0x75
     TELL_VIEW = 0x76

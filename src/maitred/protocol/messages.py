@@ -13,6 +13,7 @@ from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol.access import ACCESS_EXCHANGES
 from maitred.protocol.cluster import CLUSTER_EXCHANGES
 from maitred.protocol.frames import Opcode
+from maitred.protocol.gauge_series import GAUGE_SERIES_EXCHANGES
 from maitred.protocol.inspection import INSPECTION_EXCHANGES
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.protocol.queries import QUERY_EXCHANGES
@@ -100,8 +101,8 @@ class ShardStatus(Struct, kw_only=True):
     them."""
     parts: dict[str, dict[str, int]] = {}
     """Numbers of the shard's parts, by part: `memory` (bytes that count against the limits of the
-    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`, `logins`,
-    and in a cluster `links` (to shards of other nodes)."""
+    same names), `partitions`, `writer`, `permits`, `relays`, `query_tables`, `series`,
+    `worker_series`, `logins`, and in a cluster `links` (to shards of other nodes)."""
     loop_lag_seconds: float = 0.0
     """How late the shard's event loop was in the last seconds, at worst; older delays fade."""
 
@@ -117,6 +118,7 @@ _EXCHANGES: Final[tuple[tuple[type[AnyRequest], type[AnyAnswer]], ...]] = (
     *INSPECTION_EXCHANGES,
     *QUEUE_OVERVIEW_EXCHANGES,
     *WORKER_OVERVIEW_EXCHANGES,
+    *GAUGE_SERIES_EXCHANGES,
     *QUERY_EXCHANGES,
     *ACCESS_EXCHANGES,
     *CLUSTER_EXCHANGES,

@@ -220,6 +220,11 @@ class HashRing:
         positions = circle.positions_from(circle.position(key))
         return ((places[position], owners[position]) for position in positions)
 
+    def places(self) -> list[tuple[int, str]]:
+        """Return the place and the owner of every point, in the order of the places."""
+        places, owners, _, _, _ = self._circle
+        return list(zip(places[:-1], owners, strict=False))
+
     def checksum(self) -> int:
         """Return a checksum that is equal for equal rings, in whatever order their hosts joined.
 

@@ -398,3 +398,85 @@ class NodesState(Struct):
     nodes: list[NodeRow]
     shards: list[ShardStatus]
     unreachable: list[UnreachablePart]
+
+
+class ShardPast(Struct):
+    """The last hour of one shard."""
+
+    node: str
+    """The identity of the node."""
+    shard: int
+    points: dict[str, list[float | None]]
+    """One number a step, null where nothing was measured. Within the step: `load` (1 is a full
+    core), `loop_lag` (the longest delay of the event loop, in seconds), `requests`, `commits` and
+    `failed_commits` of the store, `commit_p50` and `commit_p99` (seconds), `commit_rows` (rows of
+    one commit on average). At its end: `memory` (bytes)."""
+
+
+class NodesPast(Struct, rename={"start": "from"}):
+    """The last hour of each shard."""
+
+    step_seconds: int
+    start: float
+    """When the first step began."""
+    shards: list[ShardPast]
+    unreachable: list[UnreachablePart]
+
+
+class WorkerPast(Struct, rename={"start": "from"}):
+    """The last hour of one worker, since it was started."""
+
+    step_seconds: int
+    start: float
+    """When the first step began."""
+    points: dict[str, list[float | None]]
+    """One number a step, null where nothing was measured: at its end `limit` (how many tasks and
+    queries the worker took at a time), `busy` and `slots`. Empty: nothing is known of it."""
+    unreachable: list[UnreachablePart]
+
+
+class RingMember(Struct, kw_only=True):
+    """An active member of the cluster, and its part of the hash ring."""
+
+    id: str
+    address: str
+    shards: int
+    share: float
+    """Its share of the circle, from 0 to 1."""
+    heirs: dict[str, float]
+    """The shares of the circle that other members get if it leaves, by their ids."""
+
+
+class RingArcRow(Struct, array_like=True):
+    """A part of the circle that belongs to one member."""
+
+    end: float
+    """Where it ends, from 0 to 1; it begins where the arc before ends."""
+    member: int
+    """The place of the member in `members`."""
+
+
+class RingPartition(Struct, kw_only=True, omit_defaults=True):
+    """A partition of the queue, and its owner."""
+
+    partition: int
+    member: str
+    """Id of the member."""
+    shard: int
+    heir: str = ""
+    """Id of the member that has it after the one in `leaving` has left, if that is another one."""
+    heir_shard: int = 0
+
+
+class RingState(Struct):
+    """The hash ring of the cluster, and where the partitions of a queue are."""
+
+    cluster: str | None
+    """Null for a node that belongs to no cluster: it has no ring."""
+    version: int
+    """Version of the view that the gateway has."""
+    members: list[RingMember]
+    arcs: list[RingArcRow]
+    """All around the circle; empty if there are more than 10,000."""
+    partitions: list[RingPartition]
+    """Those of the queue that the request names."""

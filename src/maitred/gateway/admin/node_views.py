@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred import __version__
+from maitred.client.gauge_series import SECONDS_MAX, gather_shard_series
 from maitred.client.statistics import Unreachable
 from maitred.errors import NoCluster
-from maitred.gateway.admin.answers import CallerState, NodeRow, NodesState
+from maitred.gateway.admin.answers import CallerState, NodeRow, NodesPast, NodesState, ShardPast
 from maitred.gateway.admin.told_errors import unreachable_shards
+from maitred.metrics.points import STEP_SECONDS
 from maitred.protocol.cluster import ClusterDescription, DescribeCluster
 from maitred.security.permissions import EVERYTHING
 
@@ -67,6 +69,23 @@ class NodeViews:
             members,
             shards,
             silent,
+        )
+
+    async def series(self, _caller: AdminCaller, params: Mapping[str, Any]) -> NodesPast:
+        """Return the last hour of each shard."""
+        client = self._gateway.requester()
+        found = await gather_shard_series(
+            client, seconds=params.get("seconds", SECONDS_MAX), timeout=STATUS_SECONDS
+        )
+        identities = {one.address: one.node or "" for one in client.nodes()}
+        return NodesPast(
+            STEP_SECONDS,
+            found.start,
+            [
+                ShardPast(identities.get(one.address, ""), one.shard, one.points)
+                for one in found.shards
+            ],
+            unreachable_shards(found.unreachable),
         )
 
 

@@ -13,6 +13,7 @@ from maitred.gateway.admin.node_views import NodeViews
 from maitred.gateway.admin.overview_views import OverviewViews
 from maitred.gateway.admin.query_views import QueryViews
 from maitred.gateway.admin.queue_views import QueueViews
+from maitred.gateway.admin.ring_views import RingViews
 from maitred.gateway.admin.task_views import TaskViews
 from maitred.gateway.admin.worker_views import WorkerViews
 
@@ -39,7 +40,10 @@ class AdminViews:
             "show_series": overview.series,
             "list_queues": overview.queues,
             "list_nodes": nodes.nodes,
+            "show_nodes_series": nodes.series,
+            "show_ring": RingViews(gateway).ring,
             "list_workers": workers.workers,
+            "show_worker_series": workers.series,
             "list_queries": queries.queries,
             "describe_queue": queues.queue,
             "list_handlers": queues.handlers,

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from maitred.client.cursors import read_cursor, write_cursor
+from maitred.client.gauge_series import SECONDS_MAX, gather_worker_series
 from maitred.client.task_rows import place_text
 from maitred.client.worker_lists import BEGINNING, list_workers, worker_tasks
-from maitred.gateway.admin.answers import ListedWorker, ListedWorkers, RunningItem
+from maitred.gateway.admin.answers import ListedWorker, ListedWorkers, RunningItem, WorkerPast
 from maitred.gateway.admin.overview_views import named_queue
 from maitred.gateway.admin.page_cursors import read_page, write_page
 from maitred.gateway.admin.told_errors import unreachable_shards
+from maitred.metrics.points import STEP_SECONDS
 from maitred.protocol.queries import QueryFilter
 from maitred.protocol.tasks import WorkerName  # noqa: TC001 - msgspec reads the annotations
 
@@ -78,6 +80,20 @@ class WorkerViews:
         silent_shards = {(one.address, one.shard): one for one in (*page.unreachable, *silent)}
         return ListedWorkers(
             rows, write_page(at, *page_of), unreachable_shards(silent_shards.values())
+        )
+
+    async def series(
+        self, caller: AdminCaller, params: Mapping[str, Any], session: str
+    ) -> WorkerPast:
+        """Return the last hour of a worker."""
+        found = await gather_worker_series(
+            self._gateway.requester(),
+            bytes.fromhex(session),
+            seconds=params.get("seconds", SECONDS_MAX),
+            within=caller.namespaces("read"),
+        )
+        return WorkerPast(
+            STEP_SECONDS, found.start, found.points, unreachable_shards(found.unreachable)
         )
 
     def _queries(self, namespace: str, within: list[str] | None) -> dict[str, list[RunningItem]]:

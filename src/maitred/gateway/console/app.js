@@ -184,7 +184,7 @@ class App {
     if (area === "dead" && names.length <= 3) return new Dead(this, namespace, queue, query);
     if (area === "workers" && names.length <= 2) return new Workers(this, names[1], query);
     if (area === "queries" && names.length <= 2) return new Queries(this, namespace, query);
-    if (area === "nodes" && names.length === 1) return new Nodes(this);
+    if (area === "nodes" && names.length === 1) return new Nodes(this, query);
     return { title: "Nothing here", view: () => h("p", { class: "empty" }, "Nothing is at this address of the console.") };
   }
 

@@ -31,7 +31,9 @@ export function attention(queues, groups) {
   const found = [];
   for (const row of queues) {
     const name = `${row.namespace}/${row.queue}`;
-    const waits = row.backlog > 0 ? `${plural(row.backlog, "task waits", "tasks wait")}, the oldest for ${duration(row.oldest_seconds)}` : "";
+    // No age is known of a queue that nobody has used since its node started.
+    const oldest = row.oldest_seconds > 0 ? `, the oldest for ${duration(row.oldest_seconds)}` : "";
+    const waits = row.backlog > 0 ? `${plural(row.backlog, "task waits", "tasks wait")}${oldest}` : "";
     const to = queuePlace(row.namespace, row.queue);
     if (row.paused) {
       const by = row.paused.by ? ` by ${row.paused.by}` : "";

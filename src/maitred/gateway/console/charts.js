@@ -17,6 +17,12 @@ export function roundUp(value) {
   return nice.find((one) => one * power >= value) * power;
 }
 
+// The same for bytes, in steps of KiB and MiB.
+export function roundUpBytes(value) {
+  const unit = 1_024 ** Math.floor(Math.log2(Math.max(1, value)) / 10);
+  return roundUp(value / unit) * unit;
+}
+
 function line(values, most, height) {
   const step = WIDTH / Math.max(1, values.length - 1);
   let text = "";
@@ -66,19 +72,21 @@ const last = (values) => {
 
 // Describe a chart. `series`: [{name, values, kind, filled}]; `from` and `step`: the moments, in seconds; `show(value)`: text.
 // `hover` is an object of the view that keeps the place of the pointer; `update` draws anew.
-export function chart({ key, title, series, from, step, show, hover, update, height = 120, most = null }) {
+export function chart({ key, title, series, from, step, show, hover, update, height = 120, round = roundUp }) {
   const length = Math.max(0, ...series.map((one) => one.values.length));
-  const peak = most ?? Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
-  const top = roundUp(peak);
+  const peak = Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
+  const top = round(peak);
   const at = hover.at !== null && hover.at !== undefined && hover.at < length ? hover.at : null;
   const described = series.map((one) => `${one.name} ${show(last(one.values))} now, ${show(Math.max(0, ...one.values.filter((value) => value !== null)))} at most`).join("; ");
+  // Of whole numbers, the half of 1 would be 1 as well.
+  const label = (index) => (index && show(top * (1 - index / GRID_LINES)) === show(top) ? "" : show(top * (1 - index / GRID_LINES)));
   const ticks = [];
   const end = from + step * (length - 1);
   const span = Math.max(1, end - from);
   const tickEvery = span > 2_400 ? 900 : span > 900 ? 300 : 120;
   for (let moment = Math.ceil(from / tickEvery) * tickEvery; moment <= end; moment += tickEvery) {
     // A label at the edge would be cut.
-    if (moment - from > span * 0.04 && end - moment > span * 0.04) ticks.push(moment);
+    if (moment - from > span * 0.06 && end - moment > span * 0.06) ticks.push(moment);
   }
   const point = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -125,7 +133,7 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
         at === null ? null : h("line", { key: "cross", class: "cross", x1: (WIDTH / Math.max(1, length - 1)) * at, x2: (WIDTH / Math.max(1, length - 1)) * at, y1: 0, y2: height }),
       ),
       Array.from({ length: GRID_LINES }, (_, index) =>
-        h("span", { key: `y${index}`, class: "y", "aria-hidden": "true", style: { top: `${(100 / GRID_LINES) * index}%` } }, show(top * (1 - index / GRID_LINES))),
+        h("span", { key: `y${index}`, class: "y", "aria-hidden": "true", style: { top: `${(100 / GRID_LINES) * index}%` } }, label(index)),
       ),
       at === null ? null : h("span", { key: "moment", class: "moment", style: { left: `${(at / Math.max(1, length - 1)) * 100}%` } }, time(from + step * at)),
     ),
@@ -137,10 +145,10 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   );
 }
 
-// A line without a scale, for a row of a table.
-export function sparkline(values, label, width = 90, height = 20) {
-  const top = Math.max(...values, 1);
+// A line without a scale, for a row of a table. `most` is the value at the top.
+export function sparkline(values, label, { width = 90, height = 20, most = 1 } = {}) {
+  const top = Math.max(most, ...values.filter((value) => value !== null));
   const step = width / Math.max(1, values.length - 1);
-  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(height - 1 - (value / top) * (height - 2)).toFixed(1)}`).join(" ");
-  return h("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, h("polyline", { points }));
+  const points = values.flatMap((value, at) => (value === null ? [] : [`${(at * step).toFixed(1)},${(height - 1 - (value / top) * (height - 2)).toFixed(1)}`]));
+  return h("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, h("polyline", { points: points.join(" ") }));
 }

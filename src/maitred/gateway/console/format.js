@@ -39,13 +39,20 @@ function digits(value) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds <= 0) return "0 s";
-  if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
+  // Rounded, it would be 1000 µs.
+  if (seconds < 0.0009995) return `${Math.round(seconds * 1e6)} µs`;
   if (seconds < 1) return `${seconds < 0.0095 ? (seconds * 1e3).toFixed(1) : Math.round(seconds * 1e3)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.round(seconds)} s`;
   if (seconds < 3_600) return two(seconds, 60, "min", 1, "s");
   if (seconds < 86_400) return two(seconds, 3_600, "h", 60, "min");
   return two(seconds, 86_400, "d", 3_600, "h");
+}
+
+// A duration between two moments that are known to the millisecond.
+export function between(start, end) {
+  const seconds = Math.round(Math.max(0, end - start) * 1_000) / 1_000;
+  return seconds === 0 ? "<1 ms" : duration(seconds);
 }
 
 function two(seconds, large, largeName, small, smallName) {

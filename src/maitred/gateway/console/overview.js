@@ -143,7 +143,7 @@ export class Overview {
               items.map((one) => h("li", { key: `${one.what} ${one.name}` }, badge(one.what, one.kind), link(one.to, one.name), h("span", {}, one.text))),
               more ? h("li", {}, link(place(["queues"], { sort: "oldest" }), `${count(more)} more`)) : null,
             )
-          : empty("All queues are served, and no task waits for long."),
+          : empty(this.oldest.queues.length ? "All queues are served, and no task waits for long." : "There are no queues yet: the first task makes one."),
     );
   }
 
@@ -197,7 +197,7 @@ export class Overview {
                 { key: `${row.namespace}/${row.queue}` },
                 h("th", { scope: "row" }, link(queuePlace(row.namespace, row.queue), this.app.namespace ? row.queue : `${row.namespace}/${row.queue}`)),
                 h("td", { class: "number" }, count(row.backlog)),
-                h("td", { class: "number" }, row.backlog ? duration(row.oldest_seconds) : ""),
+                h("td", { class: "number" }, row.oldest_seconds > 0 ? duration(row.oldest_seconds) : ""),
                 h("td", { class: "number" }, count(row.running)),
                 h("td", { class: "number" }, count(row.slots_free)),
                 h("td", { class: "number" }, rate(row.added_per_second)),

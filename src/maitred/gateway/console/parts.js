@@ -24,8 +24,13 @@ export function button(label, { onclick, denied = "", kind = "", title = "", bus
   );
 }
 
+// From so many letters on a name may be cut.
+const LONG = 20;
+
 export function link(to, label, kind = "") {
-  return h("a", { href: to, class: kind }, label);
+  // A name that is cut can still be read.
+  const title = typeof label === "string" && label.length > LONG ? label : null;
+  return h("a", { href: to, class: kind, title }, label);
 }
 
 export function badge(text, kind = "", title = null) {

@@ -2,7 +2,7 @@
 
 import { del, path } from "./api.js";
 import { h } from "./dom.js";
-import { bytes, count, duration, now, time } from "./format.js";
+import { between, bytes, count, now, time } from "./format.js";
 import { Live } from "./live.js";
 import { act, badge, button, confirm, empty, link, problem, select, textBox } from "./parts.js";
 import { go, note, place, queuePlace } from "./places.js";
@@ -81,14 +81,14 @@ export class Queries {
         text("queue", "Queue"),
         text("user", "User"),
         text("worker", "Worker"),
-        h("span", { class: "aside", role: "status" }, this.answer ? `the newest ${count(rows.length)} of this gateway` : ""),
+        h("span", { class: "aside", role: "status" }, rows.length ? `the newest ${count(rows.length)} of this gateway` : ""),
       ),
       this.error ? problem(this.error) : null,
       this.users(rows),
       this.answer === null && !this.error
         ? empty("Loading…")
         : rows.length === 0
-          ? empty("No query is like that.")
+          ? empty(this.status || this.queue || this.user || this.worker ? "No query is like that." : "This gateway has had no query of this namespace lately.")
           : h(
               "div",
               { class: "wide sheet" },
@@ -135,8 +135,8 @@ export class Queries {
         h("td", {}, badge(row.status, KINDS[row.status] ?? "")),
         h("td", {}, link(queuePlace(row.namespace, row.queue), row.queue)),
         h("td", {}, row.user),
-        h("td", { class: "number", title: `received ${time(row.received_at)}` }, duration(Math.max(0, (started || ended || now()) - row.received_at))),
-        h("td", { class: "number" }, started ? duration(Math.max(0, (ended || now()) - started)) : ""),
+        h("td", { class: "number", title: `received ${time(row.received_at)}` }, between(row.received_at, started || ended || now())),
+        h("td", { class: "number" }, started ? between(started, ended || now()) : ""),
         h("td", { class: "mid" }, row.worker),
         h("td", { class: "stretch bad" }, row.error),
         h("td", { class: "number low" }, bytes(row.bytes_out)),

@@ -14,7 +14,7 @@ export function newest(values) {
 // A node that was started lately knows little of the last hour: the charts begin where it begins, and show so many steps at least.
 const STEPS_LEAST = 30;
 
-function known(series) {
+export function known(series) {
   const all = Object.values(series.points);
   const length = Math.max(0, ...all.map((values) => values.length));
   let first = 0;

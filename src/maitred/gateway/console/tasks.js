@@ -4,6 +4,7 @@ import { actionsFor, change, changeAll } from "./actions.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
 import { age, ago, bytes, count, inline, moment, now, plural, until } from "./format.js";
+import { Live } from "./live.js";
 import { Suggesting, badge, button, empty, link, problem, select, unreachable } from "./parts.js";
 import { go, note, numberOf, place, queueNames, queuePlace, taskPlace, taskPlaceById, tasksPlace } from "./places.js";
 import { Table } from "./table.js";
@@ -278,6 +279,9 @@ export class TaskList {
   }
 }
 
+// Queues to choose from: those with the most waiting tasks.
+const LISTED = 20;
+
 export class Tasks {
   constructor(app, namespace, queue, query) {
     Object.assign(this, { app, namespace, queue });
@@ -287,8 +291,14 @@ export class Tasks {
       this.list = new TaskList(app, namespace, queue, query, () => note(tasksPlace(namespace, queue, this.list.address)));
     } else {
       this.error = null;
-      this.queues = null;
-      this.find();
+      this.answer = null;
+      const got = (answer, error) => {
+        this.answer = answer;
+        this.error = error;
+        app.update();
+      };
+      this.live = new Live((_index, data) => got(data, null), (_index, error) => got(this.answer, error));
+      this.live.watch([path(["queues"], { namespace: app.namespace, sort: "backlog", most: LISTED })]);
     }
     this.picker = new Suggesting({
       label: "Queue",
@@ -304,17 +314,9 @@ export class Tasks {
     });
   }
 
-  async find() {
-    try {
-      this.queues = (await get(path(["queues"], { namespace: this.app.namespace, sort: "backlog", most: 20 }))).queues;
-    } catch (error) {
-      this.error = error;
-    }
-    this.app.update();
-  }
-
   close() {
     this.list?.close();
+    this.live?.close();
   }
 
   view() {
@@ -329,12 +331,13 @@ export class Tasks {
       h("p", { class: "lead" }, "Tasks are searched within one queue. A task is also found by its id, such as ", h("code", {}, "shop/mail/0/4294967296"), "."),
       h("div", { class: "filters" }, this.picker.view()),
       this.error ? problem(this.error) : null,
-      this.queues === null
-        ? empty("Loading…")
-        : h(
+      unreachable(this.answer?.unreachable),
+      this.answer === null
+        ? this.error ? null : empty("Loading…")
+        : !this.answer.queues.length ? empty("There are no queues yet: the first task makes one.") : h(
             "ul",
             { class: "picks" },
-            this.queues.map((row) =>
+            this.answer.queues.map((row) =>
               h(
                 "li",
                 { key: `${row.namespace}/${row.queue}` },

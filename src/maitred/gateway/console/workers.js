@@ -3,9 +3,11 @@
 import { path, post } from "./api.js";
 import { h } from "./dom.js";
 import { age, count, duration, now, plural, time } from "./format.js";
-import { sparkline } from "./charts.js";
+import { chart } from "./charts.js";
+import { Live } from "./live.js";
 import { Suggesting, act, badge, button, confirm, empty, link, unreachable } from "./parts.js";
 import { note, place, queueNames, queuePlace, taskPlaceById } from "./places.js";
+import { known } from "./series.js";
 import { Table } from "./table.js";
 
 const PAGE = 100;
@@ -20,8 +22,10 @@ const ROW_HEIGHT = 44;
 
 const TYPING_MS = 200;
 
-// Moments of the measured limit that are kept while the page is open: five minutes, at two seconds each.
-const LIMITS_MAX = 150;
+// The node adds a point to the past of a worker every ten seconds.
+const PAST_SECONDS = 5;
+
+const PLOT_HEIGHT = 90;
 
 // A worker that was not heard from for this long may be gone.
 const QUIET_SECONDS = 15;
@@ -34,7 +38,8 @@ export class Workers {
     this.queue = query.queue ?? "";
     this.match = query.match ?? "";
     this.opened = query.open ?? "";
-    this.limits = new Map();
+    this.past = null;
+    this.hover = { at: null };
     this.picker = new Suggesting({
       label: "Of the queue",
       placeholder: "Of any queue",
@@ -64,21 +69,39 @@ export class Workers {
         return path(["workers"], { namespace: names?.[0] ?? app.namespace, queue: names?.[1], match: this.match, most: PAGE, cursor });
       },
       pick: (answer) => answer.workers,
-      onAnswer: (answer) => this.remember(answer.workers),
       update: app.update,
-      open: (row) => {
-        this.opened = this.opened === row.session ? "" : row.session;
-        this.noted();
-        app.update();
-      },
+      open: (row) => this.show(this.opened === row.session ? "" : row.session),
       rowClass: (row) => (row.session === this.opened ? "opened" : ""),
-      nothing: () => empty(this.match || this.queue ? "No worker is like that." : "There are no workers. `maitred worker MODULE:APP` starts one."),
+      nothing: () => this.match || this.queue ? empty("No worker is like that.") : empty("There are no workers. ", h("code", {}, "maitred worker MODULE:APP"), " starts one."),
     });
+    this.follow();
   }
 
   close() {
     clearTimeout(this.typing);
     this.table.close();
+    this.live?.close();
+  }
+
+  // Show one worker below the list; an empty session: none.
+  show(session) {
+    this.opened = session;
+    this.noted();
+    this.follow();
+    this.app.update();
+  }
+
+  // Keep the past of the worker that is shown up to date.
+  follow() {
+    this.live?.close();
+    this.live = this.past = null;
+    if (!/^[0-9a-f]{32}$/.test(this.opened)) return;
+    const show = (past) => {
+      this.past = past;
+      this.app.update();
+    };
+    this.live = new Live((_index, data) => show(data), (_index, error) => show({ error }), { interval: PAST_SECONDS });
+    this.live.watch([path(["workers", this.opened, "series"])]);
   }
 
   place(more = {}) {
@@ -92,16 +115,6 @@ export class Workers {
   restart() {
     this.noted();
     this.table.restart();
-  }
-
-  remember(workers) {
-    for (const row of workers) {
-      if (row.limit === null || row.limit === undefined) continue;
-      const known = this.limits.get(row.session) ?? [];
-      known.push(row.limit);
-      if (known.length > LIMITS_MAX) known.shift();
-      this.limits.set(row.session, known);
-    }
   }
 
   badges(row) {
@@ -122,17 +135,19 @@ export class Workers {
 
   cells(row) {
     const running = row.running ?? [];
-    const slots = Math.max(row.slots ?? 0, row.busy ?? 0);
+    // What runs is newer than the number that the worker reported last.
+    const busy = Math.max(row.busy ?? 0, running.length);
+    const slots = Math.max(row.slots ?? 0, busy);
     const shown = Math.min(slots, CELLS_MAX);
     const limit = row.limit ?? slots;
     const cells = [];
     for (let at = 0; at < shown; at++) {
       const one = running[at];
-      const kind = at < running.length ? (one.task ? "task" : "query") : at < row.busy ? "busy" : at < limit ? "free" : "closed";
+      const kind = at < running.length ? (one.task ? "task" : "query") : at < busy ? "busy" : at < limit ? "free" : "closed";
       const what = one ? `${one.queue ?? ""} ${one.task ? `task ${one.task}` : `query ${one.query ?? ""}`}${one.since ? `, for ${duration(Math.max(0, now() - one.since))}` : ""}` : { busy: "busy", free: "free", closed: "beyond the measured limit" }[kind];
       cells.push(h("i", { key: at, class: `cell ${kind}`, title: what }));
     }
-    return h("span", { class: `cells ${shown > MANY ? "many" : ""}`, role: "img", "aria-label": `${row.busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
+    return h("span", { class: `cells ${shown > MANY ? "many" : ""}`, role: "img", "aria-label": `${busy} of ${slots} slots are busy` }, cells, slots > shown ? h("small", {}, `+${count(slots - shown)}`) : null);
   }
 
   action(row) {
@@ -187,10 +202,37 @@ export class Workers {
     ];
   }
 
+  // The last hour of the worker that is shown: what it was allowed to take, by its own measure, and what it took.
+  history() {
+    const past = this.past;
+    if (past === null) return h("div", { class: "charts loading short", "aria-busy": "true" });
+    if (past.error) return problem(past.error);
+    if (!past.points.busy?.some((value) => value !== null)) return empty("Its past is not known yet: the node notes it every ten seconds.");
+    const { from, points } = known(past);
+    const measures = points.limit.some((value) => value !== null);
+    return h(
+      "div",
+      { class: "charts" },
+      chart({
+        title: measures ? "Measured limit, and busy slots" : "Busy slots",
+        from,
+        step: past.step_seconds,
+        show: count,
+        hover: this.hover,
+        update: this.app.update,
+        height: PLOT_HEIGHT,
+        series: [
+          { name: "slots", kind: "quiet", values: points.slots },
+          ...(measures ? [{ name: "limit", kind: "two", values: points.limit }] : []),
+          { name: "busy", kind: "one", values: points.busy, filled: true },
+        ],
+      }),
+    );
+  }
+
   detail() {
     const row = this.table.rows.find((one) => one.session === this.opened);
     if (!row) return null;
-    const limits = this.limits.get(row.session) ?? [];
     return h(
       "section",
       { class: "card drawer", "aria-labelledby": "worker" },
@@ -199,15 +241,15 @@ export class Workers {
         { id: "worker" },
         row.worker,
         h("small", {}, ` ${row.address ?? ""}`),
-        button("Close", { kind: "quiet small aside", onclick: () => { this.opened = ""; this.noted(); this.app.update(); } }),
+        button("Close", { kind: "quiet small aside", onclick: () => this.show("") }),
       ),
       h(
         "p",
         {},
         `${count(row.busy)} of ${count(row.slots)} slots are busy; heard from ${duration(row.heard_seconds)} ago. `,
         row.limit === null || row.limit === undefined ? "" : `It takes ${count(row.limit)} at a time${row.limit_reason ? ` (${row.limit_reason})` : ""}. `,
-        limits.length > 1 ? sparkline(limits, `The measured limit since this page was opened, now ${row.limit}`) : null,
       ),
+      this.history(),
       h("p", {}, "Queues: ", this.queuesOf(row).map((names, at) => h("span", { key: at }, at ? ", " : "", link(queuePlace(...names), names.join("/"))))),
       row.running?.length
         ? h(

@@ -4,9 +4,9 @@ The console shows a view, and asks here for the same requests with which it coul
 computes each of them again every few seconds, and sends the answer when it has changed. The caller
 is checked each time, as if it had asked again; a user who loses a permission gets the refusal.
 
-A view costs the node at most one part in `REST` of what one core can do: after an answer that took
-long, the pause is longer. Several views share one stream, because browsers open few connections to
-a host.
+A stream costs the node at most one part in `REST` of what one core can do: after an answer that
+took long, the pause is longer. Several views share one stream, because browsers open few
+connections to a host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from maitred.errors import InvalidArgument, MaitredError, Overloaded
+from maitred.errors import InvalidArgument, MaitredError, Overloaded, Unavailable
 from maitred.gateway.admin.caller import AdminCaller
 from maitred.gateway.http.formats import AS_JSON, EVENTS
 from maitred.gateway.http.request import HttpRequest
@@ -38,18 +38,29 @@ INTERVAL_SECONDS: Final = 2.0
 """The pause between two looks, unless the caller names another: quick enough to follow a change,
 slow enough that a number can be read."""
 
-REST: Final = 50
-"""How many times as long as the last look took the pause is at least: so an open page takes less
-than 2 % of a core."""
+REST: Final = 100
+"""How many times as long as the last look took the pause is at least. A page of the console has two
+streams at most, and so takes less than 2 % of a core."""
 
 REST_MOST_SECONDS: Final = 30.0
 """The longest pause for that reason: a node that was slow once, for a moment, is asked again."""
+
+AWAY_REST_SECONDS: Final = 3.0
+"""The longest pause after an answer that some part of the system did not contribute to: it took
+long because the gateway waited for that part, which is no work. A page shows that a node is back
+within so many seconds."""
 
 HEARTBEAT_SECONDS: Final = 10.0
 """A stream without news sends a comment this often: proxies close connections that are silent, and
 a browser notices that the gateway is gone."""
 
 HEARTBEAT: Final = b":\n\n"
+
+
+def pause_after(seconds: float, interval: float, *, is_whole: bool) -> float:
+    """Return the pause after a look that took so long; `is_whole`: all parts of the system that
+    were asked have answered."""
+    return max(interval, min(seconds * REST, REST_MOST_SECONDS if is_whole else AWAY_REST_SECONDS))
 
 
 class LiveListener(Protocol):
@@ -146,15 +157,16 @@ class LiveRoutes:
         sent_at = loop.time()
         while not self._stopping.is_set():
             began = loop.time()
+            is_whole = True
             for number, view in enumerate(views):
-                event = await self._event(connection, request, view, number)
+                event, has_all = await self._event(connection, request, view, number)
+                is_whole = is_whole and has_all
                 if event != before[number]:
                     before[number] = event
                     await connection.send_piece(request, event)
                     sent_at = loop.time()
             now = loop.time()
-            pause = max(interval, min((now - began) * REST, REST_MOST_SECONDS))
-            again_at = now + pause
+            again_at = now + pause_after(now - began, interval, is_whole=is_whole)
             while not self._stopping.is_set() and now < again_at:
                 if now - sent_at >= HEARTBEAT_SECONDS:
                     await connection.send_piece(request, HEARTBEAT)
@@ -171,18 +183,21 @@ class LiveRoutes:
 
     async def _event(
         self, connection: HttpConnection, request: HttpRequest, view: HttpRequest, number: int
-    ) -> bytes:
-        """Return the event with the answer of a view, or with the reason why there is none."""
+    ) -> tuple[bytes, bool]:
+        """Return the event with the answer of a view, or with the reason why there is none; and
+        whether all parts of the system that were asked have answered."""
         try:
             await self._listener.identify(connection, request)
             found = self._found(request, view)
             caller = AdminCaller(request.identity, str(connection.source))
             answer = await self._views.show(found.route.handler, caller, view.query, found.values)
-            return b"event: %d\ndata: %b\n\n" % (number, AS_JSON.value(answer))
+            event = b"event: %d\ndata: %b\n\n" % (number, AS_JSON.value(answer))
+            return event, not getattr(answer, "unreachable", None)
         except Exception as problem:  # noqa: BLE001 - the stream goes on
             typed = self._listener.typed(request, problem)
             said: Mapping[str, Any] = {
                 "status": status_of(typed),
                 **told(typed, tracebacks=False),
             }
-            return b"event: %d-error\ndata: %b\n\n" % (number, AS_JSON.value(said))
+            event = b"event: %d-error\ndata: %b\n\n" % (number, AS_JSON.value(said))
+            return event, not isinstance(typed, Unavailable)

@@ -19,14 +19,17 @@ from maitred.gateway.admin.answers import (
     ListedQueues,
     ListedTasks,
     ListedWorkers,
+    NodesPast,
     NodesState,
     PartitionNumbers,
     PurgedQueue,
     QueueHandlers,
     QueueState,
+    RingState,
     SeriesState,
     TaskHistory,
     ToldWorkers,
+    WorkerPast,
 )
 from maitred.gateway.http.admin import BODIES
 from maitred.gateway.http.answers import (
@@ -39,7 +42,13 @@ from maitred.gateway.http.answers import (
     RevokedTask,
 )
 from maitred.gateway.http.parameters import PREFIX, parameter
-from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, WORKER_LETTERS, HttpRoute
+from maitred.gateway.http.routes import (
+    ROUTES,
+    SEQUENCE_MAX,
+    SESSION_LETTERS,
+    WORKER_LETTERS,
+    HttpRoute,
+)
 from maitred.gateway.http.statuses import REASONS
 from maitred.routing.keys import PARTITIONS_MAX
 
@@ -68,6 +77,10 @@ IN_PATHS: Final[dict[str, tuple[str, Json]]] = {
         {"type": "integer", "minimum": 0, "maximum": PARTITIONS_MAX - 1},
     ),
     "sequence": ("Its number", {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}),
+    "session": (
+        "The session of the worker, as the list of workers has it",
+        {"type": "string", "pattern": f"^[0-9a-fA-F]{{{SESSION_LETTERS}}}$"},
+    ),
     "worker": (
         "The name of the worker, or the first digits of its session",
         {"type": "string", "minLength": 1, "maxLength": WORKER_LETTERS, "pattern": "^[!-~]+$"},
@@ -104,7 +117,10 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
     "worker_offline": {200: ("The workers that were told", ToldWorkers)},
     "worker_online": {200: ("The workers that were told", ToldWorkers)},
     "list_workers": {200: ("Workers", ListedWorkers)},
+    "show_worker_series": {200: ("Numbers by step", WorkerPast)},
     "list_nodes": {200: ("The nodes and their shards", NodesState)},
+    "show_nodes_series": {200: ("Numbers by shard and step", NodesPast)},
+    "show_ring": {200: ("The ring", RingState)},
     "queue_scaling": {200: ("What it wants", QueueScaling)},
     "list_queries": {200: ("Rows of the table", ListedQueries)},
     "cancel_query": {200: ("What that came to", CancelledQuery)},

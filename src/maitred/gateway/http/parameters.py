@@ -203,6 +203,11 @@ PARAMETERS: Final = {
     "seconds": Parameter(
         "How many of the last seconds; an hour unless told", float, 1.0, STEPS * STEP_SECONDS
     ),
+    "leaving": Parameter(
+        "Also where the partitions are after this member has left: its id, or its address",
+        str,
+        most=NAME_CHARACTERS,
+    ),
     "force": Parameter("Whether to delete it even if it is in use", bool),
 }
 """The parameters besides those in paths."""
@@ -210,6 +215,10 @@ PARAMETERS: Final = {
 OWN_PARAMETERS: Final = {
     ("show_series", "queue"): Parameter(
         "Only this queue of the namespace", str, most=NAME_MAX_BYTES
+    ),
+    ("show_ring", "namespace"): Parameter("The namespace of the queue", str, most=NAME_MAX_BYTES),
+    ("show_ring", "queue"): Parameter(
+        "The queue whose partitions are told", str, most=NAME_MAX_BYTES
     ),
     ("list_tasks", "worker"): Parameter(
         "Only those that this worker has, or had last", str, most=NAME_CHARACTERS

@@ -6,10 +6,12 @@ programs use the same queue over and over.
 
 from __future__ import annotations
 
+from string import hexdigits
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from maitred.errors import InvalidArgument, MethodNotAllowed, UnknownRoute
+from maitred.protocol.sessions import SESSION_BYTES
 from maitred.routing.keys import check_partition
 from maitred.routing.names import check_name, check_shown_name
 
@@ -20,6 +22,9 @@ REMEMBERED_MAX: Final = 4_096
 """The most paths in the cache; a full cache is cleared, and the paths in use are added again."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
+
+SESSION_LETTERS: Final = 2 * SESSION_BYTES
+"""How many hexadecimal digits name the session of a worker."""
 
 WORKER_LETTERS: Final = 200
 """The longest name of a worker."""
@@ -205,7 +210,30 @@ ROUTES: Final = (
         "The workers, and what they run",
         ("namespace", "queue", "match", *PAGE),
     ),
+    HttpRoute(
+        "GET",
+        "/v1/workers/{session}/series",
+        "show_worker_series",
+        "The last hour of a worker: its measured limit, and its busy slots",
+        ("seconds",),
+    ),
     HttpRoute("GET", "/v1/nodes", "list_nodes", "The nodes and their shards", permission="read"),
+    HttpRoute(
+        "GET",
+        "/v1/nodes/series",
+        "show_nodes_series",
+        "The last hour of each shard: load, loop lag, memory and commits",
+        ("seconds",),
+        permission="read",
+    ),
+    HttpRoute(
+        "GET",
+        "/v1/ring",
+        "show_ring",
+        "The hash ring, where the partitions of a queue are, and what moves if a member leaves",
+        ("namespace", "queue", "leaving"),
+        permission="read",
+    ),
     HttpRoute(
         "GET",
         f"{QUEUE}/scaling",
@@ -336,6 +364,13 @@ def _value(name: str, given: str) -> str | int:
         return check_name(name, given)
     if name == "file":
         return given
+    if name == "session":
+        if len(given) != SESSION_LETTERS or not set(given) <= set(hexdigits):
+            raise InvalidArgument(
+                f"The session of a worker has {SESSION_LETTERS} hexadecimal digits.",
+                remedy="GET /v1/workers lists the workers with their sessions.",
+            )
+        return given.lower()
     if name == "worker":
         if not 0 < len(given) <= WORKER_LETTERS:
             raise InvalidArgument(f"The name of a worker has 1 to {WORKER_LETTERS} letters.")
