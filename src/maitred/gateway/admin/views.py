@@ -38,6 +38,7 @@ class AdminViews:
             "me": nodes.me,
             "show_series": overview.series,
             "list_queues": overview.queues,
+            "list_problems": overview.problems,
             "list_nodes": nodes.nodes,
             "list_workers": workers.workers,
             "list_queries": queries.queries,
