@@ -190,13 +190,12 @@ def _paused(state: ListedQueue) -> QueueProblem:
 def _unserved(state: ListedQueue, served: Sequence[Name]) -> QueueProblem:
     names = [queue for namespace, queue in served if namespace == state.namespace]
     near = get_close_matches(state.queue, names, n=1)
-    why = "no worker serves it"
-    if near:
-        why += f"; one serves {state.namespace}/{near[0]}, which has a similar name"
+    similar = f" ({state.namespace}/{near[0]}, which is served, is similar)" if near else ""
     remedy = (
-        f"`maitred worker MODULE:APP --queue {state.queue}` starts a worker; if the name is wrong, "
-        f"`maitred admin queue purge {_label(state)}` drops the tasks"
+        f"`maitred worker MODULE:APP --queue {state.queue}` starts a worker; if the name is "
+        f"wrong{similar}, `maitred admin queue purge {_label(state)}` drops the tasks"
     )
+    why = "no worker serves it"
     return _problem("unserved", state, state.backlog, _waits(state), why, remedy)
 
 
