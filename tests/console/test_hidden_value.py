@@ -152,7 +152,8 @@ def call(gateway: str, environment: dict[str, str], places: Places) -> dict[str,
     )
     assert done.result(60) == {"order": SHOWN, "card": SECRET}, "the caller gets it"
     wait_until(lambda: running.status().state == "running", "it runs")
-    assert maitred("admin", "queue", "pause", "vault/receipts", environment=environment)
+    paused = maitred("admin", "queue", "pause", "vault/receipts", environment=environment)
+    assert paused.returncode == 0, paused.stderr
     # By HTTP, whose gateway does not know the handler: by name and by place.
     by_name = {"order": SHOWN, "card": SECRET}
     waiting = json.loads(post(f"{gateway}/v1/vault/queues/receipts/tasks", by_name))["id"]

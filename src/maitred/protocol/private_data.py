@@ -51,13 +51,21 @@ def without_hidden(
 ) -> list[QueryRow]:
     """Return the rows without the texts of queries whose handlers hide an argument. `signatures`
     are those of the queues; None, or missing: they are not known, so the texts are left out."""
-    hiding = {
-        name: told is None or any(shape.hidden for shape in known_shapes(told))
-        for name, told in signatures.items()
-    }
+    hiding = {name: _may_hide(told) for name, told in signatures.items()}
     return [
         structs.replace(row, query=HIDDEN_TEXT)
         if row.query and hiding.get((row.namespace, row.queue), True)
         else row
         for row in rows
     ]
+
+
+def _may_hide(announced: list[bytes] | None) -> bool:
+    """Whether handlers that have announced this may hide an argument: one does, or told it in a
+    form of a later release, or no worker has announced anything, because the next one may. Our
+    own workers always announce their parameters; others have no way to hide any."""
+    if not announced:
+        return True
+    told = [one for one in announced if one]
+    shapes = known_shapes(told)
+    return len(shapes) < len(told) or any(shape.hidden for shape in shapes)
