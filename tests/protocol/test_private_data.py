@@ -6,7 +6,7 @@ import pytest
 
 from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.private_data import HIDDEN_TEXT, without_hidden
-from maitred.protocol.queries import QueryRow
+from tests.node.querying import row
 
 OPEN = encode_shape(HandlerShape("ask", [("text", "str", True)]))
 HIDING = encode_shape(HandlerShape("ask", [("text", "str", True)], ["text"]))
@@ -29,12 +29,5 @@ LATER = b"\x81\xa4form\x02"
 def test_a_text_is_shown_if_no_handler_may_hide_it(
     announced: list[bytes] | None, is_shown: bool
 ) -> None:
-    row = QueryRow(**{**BLANK, "namespace": "n", "queue": "q", "query": "select 1"})
-    (shown,) = without_hidden([row], {("n", "q"): announced})
-    assert shown.query == ("select 1" if is_shown else HIDDEN_TEXT)
-
-
-BLANK = {
-    name: 0 if name in {"sequence", "priority", "attempts", "bytes_in", "bytes_out"} else ""
-    for name in QueryRow.__struct_fields__
-}
+    (shown,) = without_hidden([row(1)], {("n", "q"): announced})
+    assert shown.query == ("select" if is_shown else HIDDEN_TEXT)

@@ -44,7 +44,7 @@ def test_by_the_command_line_alone(tmp_path: Path) -> None:
         assert last == "3 problems: looked at 6 queues."
 
         head, *lines = admin("queue", "list").splitlines()
-        assert head.split()[-6:] == ["failed", "run", "p50", "run", "p99"][-6:] or "run p50" in head
+        assert head.split()[-3:] == ["failed", "run", "p50"]
         rows = {line.split()[0]: line for line in lines}
         assert rows.keys() == {f"shop/{name}" for name in (*problems(), *HEALTHY)}
         listed = {

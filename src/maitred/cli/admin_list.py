@@ -35,7 +35,10 @@ LIMIT = 50
 """Queues on a page by default: two screens of a terminal."""
 
 NOTABLE = 0.5
-"""Share of a namespace's quota of queues from which on its use is printed; JSON always has it."""
+"""Share of a quota from which on its use is printed below the table; JSON always has it."""
+
+_NOT_LISTED = ("stored", "quota")
+"""Columns that only `watch` has: the table would be too wide, and `describe` has them."""
 
 NEVER_SHOWN = 10
 """Queues without a worker that are named below the table; JSON says it of each."""
@@ -84,8 +87,8 @@ class QueueListing(NamedTuple):
 
 @click.command(
     "list",
-    epilog="`failed`, `run p50` and `run p99` are about the attempts of the last five to ten "
-    "minutes: how many failed, and how long they took. Exit status: 0 if every node and partition "
+    epilog="`failed` and `run p50` are about the attempts of the last five to ten minutes: how "
+    "many failed, and the median of how long they took. Exit status: 0 if every node and partition "
     "that was asked answered, else 1.",
 )
 @node_options
@@ -134,7 +137,13 @@ def list_queues(
     elif page.queues:
         rows = queue_rows(page.queues, answer.described)
         states = [answer.states.get(queue[:2]) for queue in page.queues]
-        print_table([row | row_of(_RECENT, state) for row, state in zip(rows, states, strict=True)])
+        print_table(
+            [
+                {name: cell for name, cell in row.items() if name not in _NOT_LISTED}
+                | row_of(_RECENT, state)
+                for row, state in zip(rows, states, strict=True)
+            ]
+        )
     else:
         click.echo("There are no queues here." if after is None else "There are no more queues.")
     silent = answer.silent()
@@ -222,12 +231,17 @@ def _row(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[st
 
 def _quota(summed: QueueTotals) -> units.Shown | None:
     """How full the fuller of the queue's own quotas is."""
+    full = _full(summed)
+    return None if full is None else units.Shown(f"{full:.0%}")
+
+
+def _full(summed: QueueTotals) -> float | None:
+    """Return which share of the fuller quota is used; None: the queue has none."""
     quotas = (
         (summed.stored_tasks, summed.stored_tasks_quota),
         (summed.stored_bytes, summed.stored_bytes_quota),
     )
-    full = [used / most for used, most in quotas if most]
-    return units.Shown(f"{max(full):.0%}") if full else None
+    return max((used / most for used, most in quotas if most), default=None)
 
 
 _COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
@@ -246,7 +260,6 @@ _COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
 _RECENT: dict[str, Callable[[ListedQueue | None], object]] = {
     "failed": lambda state: None if state is None else units.count(state.recent_failed),
     "run p50": lambda state: None if state is None else _run(state.run_p50_seconds),
-    "run p99": lambda state: None if state is None else _run(state.run_p99_seconds),
 }
 
 
@@ -296,6 +309,13 @@ def _print_notes(answer: QueueListing, *, whole: bool) -> None:
     ]
     if used:
         click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
+    full = [
+        f"{_name(one.id)} uses {share:.0%}"
+        for one in described
+        if (share := _full(one.totals()) or 0.0) >= NOTABLE
+    ]
+    if full:
+        click.echo(f"\nQuotas of stored tasks: {'; '.join(full[:NEVER_SHOWN])}.", err=True)
     never = [
         _name(one.id)
         for one in described
