@@ -61,10 +61,10 @@ def without_hidden(
 
 
 def _may_hide(announced: list[bytes] | None) -> bool:
-    """Whether handlers that have announced this may hide an argument: one does, or told it in a
-    form of a later release, or no worker has announced anything, because the next one may. Our
-    own workers always announce their parameters; others have no way to hide any."""
-    if not announced:
+    """Whether handlers that have announced this may hide an argument: one does, or it told that in
+    a form of a later release, or what they announced is not known. A queue that no worker served in
+    the last day has no handlers: its queries are refused, and operators need to see them."""
+    if announced is None:
         return True
     told = [one for one in announced if one]
     shapes = known_shapes(told)
