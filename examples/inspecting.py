@@ -46,6 +46,15 @@ async def look() -> None:
             print("listed:", one.queue, one.state)
         found = [one.id async for one in invoice.tasks(argument=("0", 2))]
         print("found:", len(found))
+        due = await invoice.change_tasks("run-now", reason="the books are closed")
+        print("run now:", due.done)
+
+        again = await task.again("ann@example.com", code="5678")  # with another code
+        await task.drop("a typo in the code")
+        with contextlib.suppress(TaskFailed):
+            await again.result(timeout=30)
+        counted = await app.change_tasks("retry", "mails", error="ConnectionError", dry_run=True)
+        print("would be retried:", counted.matched)
 
 
 def main() -> None:
@@ -72,7 +81,7 @@ def main() -> None:
         processes.callback(worker.terminate)
         asyncio.run(look())
         for action in (
-            ["run-now", "shop/invoices", "--all", "--yes"],
+            ["cancel", "shop/invoices", "--state", "delayed", "--yes"],
             ["drop", "shop/mails", "--error", "ConnectionError", "--yes"],
         ):
             command = [*maitred, "admin", "task", *action, "--url", url]
@@ -98,5 +107,7 @@ if __name__ == "__main__":
 # | listed: invoices delayed
 # | listed: invoices delayed
 # | found: 1
-# | run-now: 3 tasks due now.
+# | run now: 3
+# | would be retried: 1
+# | cancel: 0 tasks cancelled, or told to stop.
 # | drop: 1 task dropped.

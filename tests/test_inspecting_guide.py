@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 import maitred
+import maitred.errors
 from maitred.app.task_listing import FILTERS
 from maitred.client.task_changes import APPLIES
 from maitred.protocol.inspection import TaskState
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = (Path(__file__).parent.parent / "docs" / "inspecting.md").read_text()
-APP, PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+APP, PROGRAM, REPAIR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^\$ maitred (.*)$", PAGE, re.MULTILINE)
 (SHOWN,) = re.findall(r"```text\n(.*?)…\n```", PAGE, re.DOTALL)
 
@@ -63,6 +64,10 @@ def test_the_page_runs_from_top_to_bottom(environment: dict[str, str]) -> None:
     assert "dead 2 desk ConnectionError {'to': 'ann@example.com', 'code': '[hidden]'}" in printed
     assert "failed, attempt 2 at desk: ConnectionError: ann@example.com does not" in printed
     assert printed.splitlines()[-1].startswith("shop/mails/0/")
+    acting = PROGRAM.replace("run(main())", "run(repair())").replace(
+        "async def main", f"{REPAIR}\n\nasync def main"
+    )
+    assert run(environment, sys.executable, "-c", acting).splitlines()[-1].startswith("0 ")
     shown = ""
     for line in COMMANDS:
         told = run(environment, str(MAITRED), *shlex.split(line))
@@ -82,4 +87,4 @@ def test_the_page_has_every_command_state_and_filter() -> None:
     assert named >= set(get_args(TaskState)) | {"ended"}
     assert named | {"argument"} >= set(FILTERS)
     for name in re.findall(r"`(Task\w+|TimelineEvent)`", PAGE):
-        assert name in maitred.__all__
+        assert name in maitred.__all__ or hasattr(maitred.errors, name)

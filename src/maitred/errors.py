@@ -440,6 +440,10 @@ class ControlsConflict(InvalidArgument, code="controls-conflict"):
     """The controls of a queue are not changed: another operator has changed them meanwhile."""
 
 
+class TaskNotChanged(InvalidArgument, code="task-not-changed"):
+    """The task is not changed: the action does not apply to the state that it is in."""
+
+
 class UnknownTask(MaitredError, code="unknown-task"):
     """The task does not exist: the partition never gave out this number."""
 

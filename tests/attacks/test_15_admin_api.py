@@ -18,6 +18,7 @@ from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.admin import BODIES
 from maitred.gateway.http.listener import HttpListener
 from maitred.gateway.http.routes import ROUTES
+from maitred.protocol.handler_shapes import HandlerShape
 from maitred.protocol.queries import Queries, QueriesFound
 from maitred.protocol.tasks import Failure
 from maitred.settings import GatewaySettings, Node
@@ -49,10 +50,15 @@ async def filled(here: AdminStage) -> list[int]:
     assert [one.sequence for one in await here.take(client, "mails")] == [running]
     (waiting,) = await here.add(client, "mails", [arguments])
     (delayed,) = await here.add(client, "mails", [arguments], delay=600.0)
-    path = "/v1/shop/queues/asked/query"
-    status, _ = await here.call("POST", path, [PRIVATE], user="customer")
-    assert status in (404, 503, 504)
+    await here.attend(client, "asked", shape=PLAIN)
+    path, headers = "/v1/shop/queues/asked/query", ("Maitred-Timeout: 0.05",)
+    status, _ = await here.call("POST", path, [PRIVATE], user="customer", headers=headers)
+    assert status == 504
     return [dead, done, running, waiting, delayed]
+
+
+PLAIN = HandlerShape("look", [("first", "any", True), ("second", "any", False)])
+"""Of a handler that hides nothing."""
 
 
 def looks(numbers: list[int]) -> list[str]:
@@ -94,16 +100,18 @@ async def test_no_answer_has_more_than_its_user_may_see(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_the_text_of_a_query_does_not_tell_what_its_handler_hides(tmp_path: Path) -> None:
-    """The handler of the mails hides the card, so the whole text of its queries is left out."""
+    """The handler of the mails hides the card, so the whole text of its queries is left out. Of the
+    third queue no handler is known."""
     async with admin_stage(tmp_path) as here:
         client = await here.client()
         await here.attend(client, "mails")
-        await here.add(client, "plain", [[1]])
+        await here.attend(client, "plain", shape=PLAIN)
+        await here.add(client, "unserved", [[1]])
         headers = ("Maitred-Timeout: 0.05",)
-        for queue in ("mails", "plain"):
+        for queue in ("mails", "plain", "unserved"):
             path = f"/v1/shop/queues/{queue}/query"
             await here.call("POST", path, [1, HIDDEN], user="customer", headers=headers)
-        expected = {"mails": "[hidden]", "plain": f'[1,"{HIDDEN}"]'}
+        expected = {"mails": "[hidden]", "plain": f'[1,"{HIDDEN}"]', "unserved": f'[1,"{HIDDEN}"]'}
         for user in ("boss", "auditor", "customer"):
             rows = (await here.get("/v1/shop/queries", user=user))["queries"]
             assert {row["queue"]: row["query"] for row in rows} == expected, user

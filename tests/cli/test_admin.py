@@ -71,7 +71,7 @@ def test_queues_in_the_order_of_their_names(node: CannedNode) -> None:
     assert done.exit_code == 0
     heading, *rows = done.stdout.splitlines()
     assert " ".join(heading.split()) == (
-        "queue partitions backlog oldest in/s out/s running offers dead stored quota"
+        "queue partitions backlog oldest in/s out/s running offers dead failed run p50"
     )
     assert [row.split()[0] for row in rows] == ["ads/clicks", "shop/mails", "shop/thumbnails"]
     assert "4, 2 written" in rows[2]

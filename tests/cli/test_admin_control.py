@@ -142,7 +142,8 @@ def test_settings_are_typed_as_people_type_them(node: ControlledNode) -> None:
     ("arguments", "unset", "kind", "said"),
     [
         (["rate"], [], InvalidArgument, "does not say a value"),
-        (["rate=fast"], [], InvalidArgument, "'fast' is no value"),
+        (["rate=fast"], [], InvalidSetting, "rate_per_second cannot be 'fast'"),
+        (["queries.policy=fast"], [], InvalidSetting, "queries.policy cannot be 'fast'"),
         (["rate=0"], [], InvalidSetting, "rate_per_second cannot be 0"),
         (["rate=none"], ["rate"], InvalidArgument, "both set and unset"),
         (["ratio=5"], [], UnknownSetting, "no live setting of a queue called 'ratio'"),

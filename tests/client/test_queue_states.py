@@ -45,7 +45,10 @@ FIELDS: dict[QueueSort, str] = {
 
 
 def row(name: Name, **fields: Any) -> QueueStateRow:  # noqa: ANN401
-    nothing = dict.fromkeys(QueueStateRow.__struct_fields__[2:-1], 0)
+    numbers = [
+        name for name in QueueStateRow.__struct_fields__[2:] if name not in ("pause", "recent_runs")
+    ]
+    nothing = dict.fromkeys(numbers, 0)
     return QueueStateRow(*name, **{**nothing, "loaded": 1, "partitions": 4, **fields})
 
 

@@ -13,7 +13,11 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
+from maitred.client.dead_groups import DeadGroup
+from maitred.client.queue_problems import problems_of
+from maitred.client.queue_states import ListedQueue
 from maitred.gateway.admin.ring_views import partition_of, ring_state
+from maitred.matching.controls import Pause
 from maitred.membership.ring_map import RingMap
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
 
@@ -149,7 +153,35 @@ class World:
             "partitions": 25 if number in (0, 6) else 1 + number % 3,
             "workers": 0 if unserved else 1 + number % 5,
             "queries_waiting": 0,
+            "delayed": 0,
+            "recent_ended": int(900 * busy),
+            "recent_failed": int(swing * 17) if number % 5 == 0 else 0,
+            "run_p50": None if unserved else 0.012 * (1 + number % 7),
+            "run_p99": None if unserved else 0.31 * (1 + number % 7),
         }
+
+    def list_problems(self, given: dict[str, str]) -> dict[str, Any]:
+        """Return what the real decision says of these queues and their dead letters."""
+        listed = [
+            row
+            for row in self.rows()
+            if given.get("namespace", row["namespace"]) == row["namespace"]
+        ]
+        states = []
+        for row in listed:
+            pause = row["paused"] and Pause(**row["paused"])
+            known = {name: row[name] for name in ListedQueue._fields if name in row}
+            states.append(ListedQueue(**known | {"pause": pause}))
+        causes = {
+            (one.namespace, one.queue): [
+                DeadGroup(**group) for group in self.dead_groups(one.namespace, one.queue)["groups"]
+            ]
+            for one in states
+            if one.dead
+        }
+        found = [to_builtins(one) for one in problems_of(states, causes)]
+        total = len(listed)
+        return {"problems": found, "looked_at": total, "total": total, "unreachable": []}
 
     def dead_of(self, number: int) -> int:
         shares = {0: 0.81, 3: 0.1, 8: 0.06, 9: 0.02, 12: 0.009, 21: 0.001}
@@ -759,6 +791,8 @@ class World:
         match handler, values:
             case "list_queues", ():
                 return self.list_queues(given)
+            case "list_problems", ():
+                return self.list_problems(given)
             case "show_series", ():
                 return self.series(given)
             case "list_workers", ():

@@ -176,10 +176,16 @@ class AdminStage:
         assert isinstance(answer, Finished)
         assert not answer.refused
 
-    async def attend(self, client: AsyncClient, queue: str, namespace: str = "shop") -> None:
+    async def attend(
+        self,
+        client: AsyncClient,
+        queue: str,
+        namespace: str = "shop",
+        shape: HandlerShape = SHAPE,
+    ) -> None:
         """Be a worker of the queue, from now on until its order."""
         message = Attend(*self.at(queue, namespace), SESSION_SECRET, "ant", "127.0.0.1:4000", 8, 2)
-        message.signature = encode_shape(SHAPE)
+        message.signature = encode_shape(shape)
         await client.hold(message, SECONDS).answer()  # the first is answered at once
         self._attending.append(client.hold(message, SECONDS))
 

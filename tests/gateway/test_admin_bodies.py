@@ -51,7 +51,7 @@ KINDS = (NoBody, PartitionsBody, PauseBody, PurgeBody, SettingsBody, TaskActionB
         (PurgeBody, {"older_than": "1"}, "The field 'older_than' of the body does not fit"),
         (PartitionsBody, {"read": 2}, "lacks the field 'write'"),
         (PartitionsBody, {"read": 0, "write": 1}, "The field 'read' of the body does not fit"),
-        (SettingsBody, {"set": {"rate_per_second": "fast"}}, "The field 'set"),
+        (SettingsBody, {"set": {"rate_per_second": ["fast"]}}, "The field 'set"),
         (PauseBody, {"expect_version": -1}, "The field 'expect_version' of the body"),
         (PauseBody, {"reason": "x" * 10_000}, "The field 'reason' of the body"),
         (NoBody, {"worker": "ant"}, "takes no fields"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.errors import ControlsConflict, InvalidSetting, UnknownSetting
+from maitred.errors import ControlsConflict, InvalidSetting, Overloaded, UnknownSetting
 from maitred.matching.controls import (
     NO_CONTROLS,
     LiveSetting,
@@ -18,6 +18,7 @@ from maitred.matching.controls import (
     effective,
     encode_controls,
 )
+from maitred.matching.slots import SlotRequest
 from maitred.settings import Queue, Scaling
 from maitred.settings.live import SETTABLE, check_setting, setting
 from tests.matching.driver import DONE, FAILED, Driver
@@ -229,6 +230,8 @@ def test_each_settable_name_is_a_setting_of_a_queue() -> None:
         ("rate_per_second", None, None),
         ("scaling.adaptive", False, False),
         ("scaling.partitions_max", 8, 8),
+        ("queries.policy", "adaptive", "adaptive"),
+        ("queries.run_seconds", 5, 5.0),
     ],
 )
 def test_a_live_value_replaces_that_of_the_settings(name: str, value: object, read: object) -> None:
@@ -252,11 +255,36 @@ def test_a_live_value_replaces_that_of_the_settings(name: str, value: object, re
         ("scaling.partitions_max", 0),
         ("scaling.partitions_max", 5_000),
         ("scaling.partitions_max", 1.5),
+        ("queries.policy", "adaptif"),
+        ("queries.policy", None),
+        ("queries.waiting", "many"),
+        ("rate_per_second", "5"),
     ],
 )
 def test_a_value_that_the_settings_file_could_not_have_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidSetting, match=name.replace(".", r"\.")):
         check_setting(name, value)  # type: ignore[arg-type]
+
+
+def test_a_word_that_is_no_choice_is_refused_with_the_choices() -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        check_setting("queries.policy", "adaptif")
+    assert refused.value.remedy is not None
+    assert "idle, adaptive, two-phase" in refused.value.remedy
+
+
+def test_limits_of_queries_that_are_set_live_apply_at_once() -> None:
+    driver = Driver()
+    partition, range_id = driver.partition, driver.partition.ledger.range_id
+    live = {"queries.waiting": LiveSetting(value=2)}
+    partition.set_controls(partition.controls.set(live, [], range_id), driver.now)
+    for number in range(3):
+        request = SlotRequest(f"token {number}", b"gateway", "", 1, driver.now, driver.now + 60.0)
+        if number < 2:
+            partition.allocator.request(request, driver.now)
+        else:
+            with pytest.raises(Overloaded):
+                partition.allocator.request(request, driver.now)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -130,3 +130,21 @@ def test_attempts_that_failed_for_any_reason_are_one_number_of_a_step() -> None:
     step = meter.step()
     assert step is not None
     assert step[2] == 111
+
+
+def test_what_is_recent_is_forgotten_after_the_second_turn() -> None:
+    meter = QueueMeter()
+    assert meter.recent() == ([], 0)
+    for _ in range(3):
+        meter.ran(0.3)
+    meter.timed_out += 1
+    meter.turn()
+    meter.ran(0.3)
+    meter.lost += 1
+    runs, failed = meter.recent()
+    assert (sum(runs), failed) == (4, 2)
+    meter.turn()
+    runs, failed = meter.recent()
+    assert (sum(runs), failed) == (1, 1)
+    meter.turn()
+    assert meter.recent() == ([], 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator  # noqa: TC003 - handlers' annotations are read
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,6 +14,8 @@ from maitred import App
 from maitred.balancing.workers import WORKER_POLICIES
 from maitred.balancing.workers import shedding as shedding_module
 from maitred.errors import AtCapacity, Overloaded, QueryFailed, WorkerLost
+from maitred.protocol.tasks import ControlQueue, Describe
+from maitred.routing.names import TASKS
 from maitred.settings import QuerySettings, Queue, Shedding
 from tests.client.waiters import until
 from tests.queries_real.house import scene
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from maitred import AsyncClient
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.protocol.tasks import PartitionDescription, QueueControlled
     from tests.queries_real.house import Scene
 
     Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -90,6 +94,10 @@ async def query_end(client: AsyncClient, workers: int, queue: str = "drink") -> 
     return found
 
 
+def is_by(queue: QueueDispatcher, policy: str) -> bool:
+    return queue.policy_name == policy
+
+
 def asked_workers(client: AsyncClient) -> set[str]:
     return {row.worker for row in client.querying.table.rows()}
 
@@ -99,6 +107,44 @@ async def outcome(asking: Coroutine[Any, Any, Any]) -> object:
         return await asking
     except Overloaded as problem:
         return "overloaded" if problem.retry_after else "nobody says when to come back"
+
+
+def test_a_policy_that_is_set_live_reaches_gateways_and_workers(run: Run) -> None:
+    async def main() -> None:
+        bar = Bar()
+        bar.gate.set()
+        # A gateway that reuses a slot does not ask, and hears of nothing.
+        queue = Queue(queries=QuerySettings(again_seconds=0.0))
+        async with scene(bar.app, queues={"*": queue}) as made:
+            for name in ("one", "two"):
+                await made.worker(name)
+            client = await made.client()
+            assert await client.query("bar/drink", 1) == 1
+            assert dispatcher_of(client) is None
+
+            async def set_policy(*policy: str) -> QueueControlled:
+                name = "queries.policy"
+                message = ControlQueue(*("bar", "drink", TASKS, 0, 0, "set", "a try"))
+                message.settings = dict.fromkeys([name], policy[0]) if policy else {}
+                message.unset = [] if policy else [name]
+                return cast("QueueControlled", await client.request(message))
+
+            for policy in ("adaptive", "round-robin"):
+                changed = await set_policy(policy)
+                assert (changed.told, changed.partitions) == (1, 1)
+                found = await query_end(client, 2)
+                await until(partial(is_by, found, policy))
+                assert await client.query("bar/drink", 2) == 2
+            description = await client.request(Describe("bar", "drink", TASKS, 0, 0))
+            told = cast("PartitionDescription", description).settings["queries.policy"]
+            assert (told.value, told.source, told.reason) == ("round-robin", "live", "a try")
+            assert told.choices[:2] == ("idle", "adaptive")
+
+            await set_policy()  # back to the settings file
+            await until(lambda: dispatcher_of(client) is None)
+            assert await client.query("bar/drink", 3) == 3
+
+    run(main())
 
 
 @pytest.mark.parametrize("policy", ["idle", *WORKER_POLICIES])

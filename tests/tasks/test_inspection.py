@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maitred.errors import TaskCancelled, TaskFailed
+from maitred.errors import (
+    TaskCancelled,
+    TaskFailed,
+    TaskNotChanged,
+    UnknownChoice,
+    UnknownTask,
+)
 from tests.cli.running import maitred, maitred_json
 from tests.node.nodes import wait_until
 from tests.tasks import shop
@@ -76,10 +82,32 @@ def test_a_task_that_failed_for_good(stage: Stage) -> None:
     assert "`maitred admin task retry" in shown
     assert "raise ValueError" in shown
 
+    task.retry("by its handle")
+    wait_until(lambda: task.status().attempts == 2 and task.status().state == "dead", "it died")
+    counted = shop.app.sync.change_tasks("retry", "failing", error="ValueError", dry_run=True)
+    assert (counted.matched, counted.done) == (1, 0)
+    assert shop.fail.sync.change_tasks("retry", error="nothing like it").matched == 0
+    with pytest.raises(TaskNotChanged, match="run-now: the task is not delayed"):
+        task.run_now()
+    with pytest.raises(UnknownTask):
+        shop.app.sync.task(f"{task.id}7").again()
+    with pytest.raises(UnknownChoice):
+        shop.fail.sync.change_tasks("resume")  # type: ignore[arg-type]
+    other = task.again(8)
+    with pytest.raises(TaskFailed, match="not 8"):
+        other.result(SECONDS)
+    copied = other.again()
+    with pytest.raises(TaskFailed, match="not 8"):
+        copied.result(SECONDS)
+    dropped = shop.fail.sync.change_tasks("drop", argument=("number", 8), reason="no longer needed")
+    assert (dropped.done, dict(dropped.left), dropped.added) == (2, {}, {})
+    with pytest.raises(TaskNotChanged, match="no dead letter"):
+        copied.retry()
+
     again = asked(stage, "retry", "shop/failing", "--error", "ValueError", "--yes")
     assert (again["matched"], again["done"]) == (1, 1)
     wait_until(lambda: task.status().attempts == 2 and task.status().state == "dead", "it died")
-    assert stage.journal.numbers("began").count(7) == 4
+    assert stage.journal.numbers("began").count(7) == 6
     assert asked(stage, "drop", task.id, "--yes")["done"] == 1
     assert asked(stage, "list", "shop/failing", "--state", "dead")["tasks"] == []
 

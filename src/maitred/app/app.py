@@ -44,6 +44,7 @@ from maitred.app.options import (
 from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
+from maitred.app.task_actions import change_selected
 from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
@@ -62,7 +63,9 @@ if TYPE_CHECKING:
 
     from maitred.app.task_listing import TaskFilters
     from maitred.app.task_views import TaskStatus
+    from maitred.client.changed_tasks import ChangedTasks
     from maitred.client.client import AsyncClient
+    from maitred.protocol.inspection import TaskAction
     from maitred.telemetry.tracing import Tracing
 
     class Decorating(Protocol):
@@ -205,6 +208,26 @@ class App:
         """
         return each_task(self.listing(queue, filters))
 
+    async def change_tasks(
+        self,
+        action: TaskAction,
+        queue: str | Anything,
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        **filters: Unpack[TaskFilters],
+    ) -> ChangedTasks:
+        """Do something to all tasks of a queue that pass the filters, which are those of `tasks`.
+
+        `action` is `cancel`, `retry` or `drop` (dead letters), `run-now` (delayed tasks) or `again`
+        (needs a state: `dead`, or one of those that are over). Without filters it is done to all
+        tasks to which it applies. A dry run counts them in `matched`, and changes nothing. Tasks
+        that begin, end or are added meanwhile are not meant. A cancelled call has changed a part,
+        and can be repeated. The user needs the permission `operate`.
+        """
+        id_ = QueueId(self.namespace, queue if isinstance(queue, str) else queue.queue, TASKS)
+        return await change_selected(self, id_, action, filters, dry_run=dry_run, reason=reason)
+
     def listing(self, queue: str | Anything | None, filters: TaskFilters) -> TaskListing:
         """Return the tasks that `tasks` lists, page by page."""
         if queue is None:
@@ -294,6 +317,20 @@ class SyncApp:
     ) -> Iterator[TaskStatus]:
         """See `App.tasks`."""
         return each_task_waiting(self._app.listing(queue, filters), self.run)
+
+    def change_tasks(
+        self,
+        action: TaskAction,
+        queue: str | Anything,
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        **filters: Unpack[TaskFilters],
+    ) -> ChangedTasks:
+        """See `App.change_tasks`."""
+        return self.run(
+            lambda: self._app.change_tasks(action, queue, dry_run=dry_run, reason=reason, **filters)
+        )
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run this on the app's own event loop, and wait for its result."""

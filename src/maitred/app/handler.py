@@ -25,6 +25,7 @@ from maitred.app.options import (
     is_worker_required,
 )
 from maitred.app.task import SyncTask, Task, parse_id
+from maitred.app.task_actions import change_selected
 from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
 from maitred.client.enqueue_batches import added_within
 from maitred.client.query_calls import (
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from maitred.app.task_listing import TaskFilters
     from maitred.app.task_views import TaskStatus
     from maitred.client.asked_query import AskedQuery
+    from maitred.client.changed_tasks import ChangedTasks
     from maitred.client.enqueue_batches import Conditions, EnqueueBatches, EnqueuedTask
     from maitred.client.query_gateway import QueryGateway
+    from maitred.protocol.inspection import TaskAction
     from maitred.routing.names import QueueId
     from maitred.telemetry.tracing import Tracing
 
@@ -263,6 +266,19 @@ class Handler(Generic[Parameters, Result, Called]):
         """List the tasks of this queue; see `App.tasks`."""
         return each_task(self.listing(filters))
 
+    async def change_tasks(
+        self,
+        action: TaskAction,
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        **filters: Unpack[TaskFilters],
+    ) -> ChangedTasks:
+        """Do something to all tasks of this queue that pass the filters; see `App.change_tasks`."""
+        return await change_selected(
+            self.app, self.id, action, filters, dry_run=dry_run, reason=reason
+        )
+
     def listing(self, filters: TaskFilters) -> TaskListing:
         """Return the tasks of this queue that pass the filters, page by page."""
         return TaskListing(self.app, [self.queue], filters, has_handlers=True)
@@ -335,6 +351,19 @@ class SyncHandler(Generic[Parameters, Result]):
     def tasks(self, **filters: Unpack[TaskFilters]) -> Iterator[TaskStatus]:
         """See `Handler.tasks`."""
         return each_task_waiting(self._handler.listing(filters), self._app.sync.run)
+
+    def change_tasks(
+        self,
+        action: TaskAction,
+        *,
+        dry_run: bool = False,
+        reason: str = "",
+        **filters: Unpack[TaskFilters],
+    ) -> ChangedTasks:
+        """See `App.change_tasks`."""
+        return self._app.sync.run(
+            lambda: self._handler.change_tasks(action, dry_run=dry_run, reason=reason, **filters)
+        )
 
 
 Anything = Handler[Any, Any, Any]

@@ -30,6 +30,8 @@ class SessionOwner(Protocol):
     """The part of an app that handlers and tasks use."""
 
     namespace: str
+    handlers: dict[str, Any]
+    """Handlers by the name of their queue."""
 
     @property
     def sync(self) -> SyncRunner:

@@ -1,4 +1,4 @@
-"""The handle of a task: its id, its result, its history, and how to cancel it.
+"""The handle of a task: its id, its result, its history, and what can be done to it.
 
 An id is text that can be stored and passed on: `app.task(id)`, or `handler.task(id)` for a typed
 handle, makes a handle of it again, in any process.
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from maitred.app.task_actions import change_task
 from maitred.app.task_views import history_of, status_of
 from maitred.client.task_lists import show_task
 from maitred.errors import (
     DeadlineExceeded,
+    InvalidHandler,
     InvalidResult,
     InvalidTaskId,
     MaitredError,
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from maitred.app.session import SessionOwner
     from maitred.app.task_views import TaskStatus, TaskTimeline
     from maitred.client.client import AsyncClient
-    from maitred.protocol.inspection import TaskShown
+    from maitred.client.task_changes import Place
+    from maitred.protocol.inspection import TaskAction, TaskShown
     from maitred.protocol.tasks import SignaturesFound
 
 Result = TypeVar("Result")
@@ -119,6 +122,49 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         session = await self._app.session()
         message = Revoke(self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence)
         return cast("Revoked", await session.client.request(message)).state
+
+    async def retry(self, reason: str = "") -> None:
+        """Try a dead letter again, with all its attempts.
+
+        This and the other actions need the permission `operate`, and are in the audit log, with the
+        reason. They raise `TaskNotChanged` if the task is in another state than they are for, and
+        `UnknownTask` and `TaskForgotten` as `result` does.
+        """
+        await self._change("retry", reason)
+
+    async def run_now(self, reason: str = "") -> None:
+        """Run a delayed task now, instead of at the end of its delay or of the wait for a retry."""
+        await self._change("run-now", reason)
+
+    async def drop(self, reason: str = "") -> None:
+        """Delete a dead letter, for good."""
+        await self._change("drop", reason)
+
+    async def again(self, *args: Any, **kwargs: Any) -> Task[Result]:  # noqa: ANN401 - the handler's
+        """Add a new task like this one, which is over or a dead letter, and return its handle.
+
+        Without arguments it has the arguments and the options of this one, whose history has to be
+        kept still. With arguments, which are those of the handler, it is a task with the options of
+        the handler, which the app has to have.
+        """
+        if args or kwargs:
+            handler = self._app.handlers.get(self.queue)
+            if handler is None:
+                raise InvalidHandler(
+                    f"The app has no handler for the queue {self.queue!r} and its arguments.",
+                    remedy="Leave the arguments out, or add the task with the app that has it.",
+                )
+            added: Task[Result] = await handler.enqueue(*args, **kwargs)
+            return added
+        place = await self._change("again", "")
+        if place is None:
+            raise InvalidResult(f"The node has not said which task runs {self.id} again.")
+        return Task(self._app, self.queue, *place, self._read)
+
+    async def _change(self, action: TaskAction, reason: str) -> Place | None:
+        queue = QueueId(self._app.namespace, self.queue, TASKS)
+        place = (self.partition, self.sequence)
+        return await change_task(self._app, queue, place, action, reason)
 
     async def status(self) -> TaskStatus:
         """Return the state of the task: how many attempts began, at which worker, why they failed.
@@ -246,6 +292,23 @@ class SyncTask(Generic[Result]):
     def cancel(self) -> Fate:
         """See `Task.cancel`."""
         return self._app.sync.run(self._task.cancel)
+
+    def retry(self, reason: str = "") -> None:
+        """See `Task.retry`."""
+        self._app.sync.run(lambda: self._task.retry(reason))
+
+    def run_now(self, reason: str = "") -> None:
+        """See `Task.run_now`."""
+        self._app.sync.run(lambda: self._task.run_now(reason))
+
+    def drop(self, reason: str = "") -> None:
+        """See `Task.drop`."""
+        self._app.sync.run(lambda: self._task.drop(reason))
+
+    def again(self, *args: Any, **kwargs: Any) -> SyncTask[Result]:  # noqa: ANN401 - the handler's
+        """See `Task.again`."""
+        task = self._app.sync.run(lambda: self._task.again(*args, **kwargs))
+        return SyncTask(self._app, task)
 
     def status(self) -> TaskStatus:
         """See `Task.status`."""

@@ -21,7 +21,7 @@ from maitred.routing.names import TASKS, QueueId
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 
-    from maitred.app.session import Session, SessionOwner
+    from maitred.app.session import SessionOwner
     from maitred.client.answers import Silent
     from maitred.protocol.inspection import ListedState
 
@@ -56,6 +56,36 @@ class TaskFilters(TypedDict, total=False):
 FILTERS: Final = tuple(TaskFilters.__annotations__)
 
 
+class SelectedTasks:
+    """Which tasks a program means, checked."""
+
+    def __init__(self, filters: TaskFilters) -> None:
+        for name in filters:
+            if name not in FILTERS:
+                raise UnknownChoice.named("filter of tasks", name, FILTERS)
+        state = filters.get("state")
+        self.states = (
+            () if state is None else ordered((state,) if isinstance(state, str) else state)
+        )
+        """The states that are named; none: all that make sense."""
+        self._since = _checked("since", filters.get("since"))
+        self._until = _checked("until", filters.get("until"))
+        self._filter = TaskFilter(
+            worker=_text("worker", filters.get("worker", "")),
+            error=_text("error", filters.get("error", "")),
+            by=_text("by", filters.get("by", "")),
+            argument=_argument(filters.get("argument")),
+        )
+
+    def filter(self, now: float) -> TaskFilter:
+        """Return what the node filters by, if it is now this unix time."""
+        return msgspec.structs.replace(
+            self._filter,
+            added_after=_unix(self._since, now),
+            added_before=_unix(self._until, now),
+        )
+
+
 class TaskListing:
     """The tasks that a program asks for, page by page."""
 
@@ -69,22 +99,11 @@ class TaskListing:
     ) -> None:
         """`has_handlers`: the app has handlers for the queues, so that one that does not exist yet
         has no tasks and is no mistake."""
-        for name in filters:
-            if name not in FILTERS:
-                raise UnknownChoice.named("filter of tasks", name, FILTERS)
         self._app = app
         self._queues = [QueueId(app.namespace, queue, TASKS) for queue in queues]
         self._has_handlers = has_handlers
-        state = filters.get("state", EVERY_STATE)
-        self._states = ordered((state,) if isinstance(state, str) else state)
-        self._since = _checked("since", filters.get("since"))
-        self._until = _checked("until", filters.get("until"))
-        self._filter = TaskFilter(
-            worker=_text("worker", filters.get("worker", "")),
-            error=_text("error", filters.get("error", "")),
-            by=_text("by", filters.get("by", "")),
-            argument=_argument(filters.get("argument")),
-        )
+        self._selected = SelectedTasks(filters)
+        self._filter = TaskFilter()
         self._at = 0
         """Number of the queue that comes next."""
         self._cursor: str | None = None
@@ -98,11 +117,7 @@ class TaskListing:
         partitions did not answer."""
         session = await self._app.session()
         if self._at == 0 and self._cursor is None:
-            self._filter = msgspec.structs.replace(
-                self._filter,
-                added_after=_unix(self._since, session),
-                added_before=_unix(self._until, session),
-            )
+            self._filter = self._selected.filter(session.wall_clock())
         if self._at == len(self._queues):
             self._raise_missing()
             return None
@@ -111,7 +126,7 @@ class TaskListing:
             page = await list_tasks(
                 session.client,
                 queue,
-                self._states,
+                self._selected.states or EVERY_STATE,
                 self._filter,
                 reveal=True,
                 most=PAGE,
@@ -195,11 +210,11 @@ def _checked(name: str, moment: object) -> Moment | None:
     return float(moment)
 
 
-def _unix(moment: Moment | None, session: Session) -> float:
+def _unix(moment: Moment | None, now: float) -> float:
     """Return the time as unix time; 0 for None."""
     if moment is None:
         return 0.0
     if isinstance(moment, datetime):
         return moment.timestamp()
     seconds = moment.total_seconds() if isinstance(moment, timedelta) else moment
-    return session.wall_clock() - seconds
+    return now - seconds

@@ -15,6 +15,7 @@ from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_node import node
 from maitred.cli.admin_partitions import update_partitions
+from maitred.cli.admin_problems import problems
 from maitred.cli.admin_purge import purge
 from maitred.cli.admin_query import query
 from maitred.cli.admin_reload import reload
@@ -27,7 +28,7 @@ from maitred.cli.groups import HintingGroup
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Inspect and manage tasks, queues, queries, workers, nodes, API tokens and backups."""
+    """Inspect and manage tasks, queues, queries, workers, nodes, tokens and backups."""
 
 
 @admin.group(cls=HintingGroup)
@@ -46,6 +47,7 @@ for _command in (
 ):
     queue.add_command(_command)
 
+admin.add_command(problems)
 admin.add_command(task)
 admin.add_command(query)
 admin.add_command(token)

@@ -132,6 +132,13 @@ def resume(
     "  rate_per_second           most tasks handed out per second, or none; `rate` for short\n"
     "  scaling.adaptive          whether the root changes the number of partitions by itself\n"
     "  scaling.partitions_max    most partitions that the root creates by itself\n"
+    "  history.tasks             most tasks that are over and that each partition keeps\n"
+    "  history.seconds           how long each of them is kept\n"
+    "  queries.policy            how the worker of a query is chosen: idle, adaptive, ...\n"
+    "  queries.waiting           most queries that wait for a worker\n"
+    "  queries.waiting_per_user  the same for one user\n"
+    "  queries.no_worker_seconds how long queries wait for a worker after the last one left\n"
+    "  queries.run_seconds       longest run of a query\n"
     "\nA value that is set live takes precedence over the settings file, on every node, until it "
     "is unset. `describe` shows each value and where it comes from. Exit status: 0 if every "
     "partition has answered, else 1.",
@@ -202,9 +209,7 @@ def _value(text: str) -> SettingValue:
             return kind(text)
         except ValueError:
             continue
-    raise InvalidArgument(
-        f"{shortened(text)} is no value of a setting.", remedy="Values are numbers, on, off, none."
-    )
+    return text
 
 
 async def control(client: AsyncClient, queue: QueueId, message: ControlQueue) -> QueueControlled:
@@ -262,4 +267,6 @@ def told_of_settings(settings: dict[str, EffectiveSetting]) -> Iterator[tuple[st
 def _told_value(value: SettingValue) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, str):
+        return value
     return "none" if value is None else f"{value:g}"

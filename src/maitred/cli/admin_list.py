@@ -20,12 +20,14 @@ from maitred.cli.admin_names import TASKS, label
 from maitred.cli.admin_totals import DescribedQueue, QueueTotals, describe_all, describe_root
 from maitred.cli.output import json_option, print_json, print_table, row_of
 from maitred.client.answers import Answers, Silent, each, each_node
+from maitred.errors import MaitredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.cli.address import AskedNode
     from maitred.client.client import AsyncClient
+    from maitred.client.queue_states import ListedQueue, Name
     from maitred.protocol.tasks import QueuesFound
     from maitred.routing.names import QueueId
 
@@ -33,7 +35,10 @@ LIMIT = 50
 """Queues on a page by default: two screens of a terminal."""
 
 NOTABLE = 0.5
-"""Share of a namespace's quota of queues from which on its use is printed; JSON always has it."""
+"""Share of a quota from which on its use is printed below the table; JSON always has it."""
+
+_NOT_LISTED = ("stored", "quota")
+"""Columns that only `watch` has: the table would be too wide, and `describe` has them."""
 
 NEVER_SHOWN = 10
 """Queues without a worker that are named below the table; JSON says it of each."""
@@ -64,6 +69,8 @@ class QueueListing(NamedTuple):
     namespaces: list[NamespaceUse]
     """All namespaces, or the one that the command names."""
     silent_nodes: dict[str, Silent]
+    states: dict[Name, ListedQueue]
+    """What shards tell of the attempts of the last minutes; empty if none can."""
 
     def silent(self) -> dict[str, Silent]:
         """The nodes that did not answer, and the first silent partition of each queue; `describe`
@@ -79,7 +86,10 @@ class QueueListing(NamedTuple):
 
 
 @click.command(
-    "list", epilog="Exit status: 0 if every node and partition that was asked answered, else 1."
+    "list",
+    epilog="`failed` and `run p50` are about the attempts of the last five to ten minutes: how "
+    "many failed, and the median of how long they took. Exit status: 0 if every node and partition "
+    "that was asked answered, else 1.",
 )
 @node_options
 @click.option("--namespace", metavar="NAME", help="Only the queues of this namespace.")
@@ -114,7 +124,10 @@ def list_queues(
     if as_json:
         print_json(
             {
-                "queues": [queue_told(queue, answer.described) for queue in page.queues],
+                "queues": [
+                    queue_told(queue, answer.described) | _recent(answer.states.get(queue[:2]))
+                    for queue in page.queues
+                ],
                 "namespaces": [use._asdict() for use in answer.namespaces],
                 "total": page.total,
                 "next": page.after,
@@ -122,7 +135,15 @@ def list_queues(
             }
         )
     elif page.queues:
-        print_table(queue_rows(page.queues, answer.described))
+        rows = queue_rows(page.queues, answer.described)
+        states = [answer.states.get(queue[:2]) for queue in page.queues]
+        print_table(
+            [
+                {name: cell for name, cell in row.items() if name not in _NOT_LISTED}
+                | row_of(_RECENT, state)
+                for row, state in zip(rows, states, strict=True)
+            ]
+        )
     else:
         click.echo("There are no queues here." if after is None else "There are no more queues.")
     silent = answer.silent()
@@ -150,13 +171,19 @@ async def _list(
     after: str | None,
     describe: Callable[[AsyncClient, QueueId], Any],
 ) -> QueueListing:
+    from maitred.client.queue_states import QueuePages
+
     queues, quotas, silent = await all_queues(client)
     wanted = [queue for queue in queues if namespace in (None, queue.namespace)]
     page = paged(wanted, limit, after)
     found = await each(page.queues, lambda queue: describe(client, queue))
     counts = Counter(queue.namespace for queue in wanted)
     namespaces = [NamespaceUse(name, counts[name], quotas.get(name, 0)) for name in sorted(counts)]
-    return QueueListing(page, found, namespaces, silent)
+    try:
+        states = await QueuePages(client).named([queue[:2] for queue in page.queues])
+    except MaitredError:  # shards of an earlier release, or a user who may read too little
+        states = {}
+    return QueueListing(page, found, namespaces, silent, states)
 
 
 async def all_queues(
@@ -204,12 +231,17 @@ def _row(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[st
 
 def _quota(summed: QueueTotals) -> units.Shown | None:
     """How full the fuller of the queue's own quotas is."""
+    full = _full(summed)
+    return None if full is None else units.Shown(f"{full:.0%}")
+
+
+def _full(summed: QueueTotals) -> float | None:
+    """Return which share of the fuller quota is used; None: the queue has none."""
     quotas = (
         (summed.stored_tasks, summed.stored_tasks_quota),
         (summed.stored_bytes, summed.stored_bytes_quota),
     )
-    full = [used / most for used, most in quotas if most]
-    return units.Shown(f"{max(full):.0%}") if full else None
+    return max((used / most for used, most in quotas if most), default=None)
 
 
 _COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
@@ -223,6 +255,28 @@ _COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
     "stored": lambda summed: units.size(summed.stored_bytes),
     "quota": _quota,
 }
+
+
+_RECENT: dict[str, Callable[[ListedQueue | None], object]] = {
+    "failed": lambda state: None if state is None else units.count(state.recent_failed),
+    "run p50": lambda state: None if state is None else _run(state.run_p50_seconds),
+}
+
+
+def _run(seconds: float | None) -> units.Shown | None:
+    return None if seconds is None else units.duration(seconds)
+
+
+def _recent(state: ListedQueue | None) -> dict[str, object]:
+    """Return the attempts of the last minutes for JSON."""
+    if state is None:
+        return {}
+    return {
+        "recent_ended": state.recent_ended,
+        "recent_failed": state.recent_failed,
+        "run_p50_seconds": state.run_p50_seconds,
+        "run_p99_seconds": state.run_p99_seconds,
+    }
 
 
 def queue_told(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, Any]:
@@ -255,6 +309,13 @@ def _print_notes(answer: QueueListing, *, whole: bool) -> None:
     ]
     if used:
         click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
+    full = [
+        f"{_name(one.id)} uses {share:.0%}"
+        for one in described
+        if (share := _full(one.totals()) or 0.0) >= NOTABLE
+    ]
+    if full:
+        click.echo(f"\nQuotas of stored tasks: {'; '.join(full[:NEVER_SHOWN])}.", err=True)
     never = [
         _name(one.id)
         for one in described

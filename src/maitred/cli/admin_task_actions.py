@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,6 +16,8 @@ from maitred.cli.admin_task_filters import filter_options
 from maitred.cli.admin_task_names import TaskName, named_tasks, namespace_option
 from maitred.cli.output import counted, json_option, print_json
 from maitred.cli.selection import confirm, yes_option
+from maitred.client.changed_tasks import ChangedTasks
+from maitred.client.task_words import LEFT_WORDS
 from maitred.errors import InvalidArgument, UnknownQueue
 
 if TYPE_CHECKING:
@@ -24,17 +25,13 @@ if TYPE_CHECKING:
 
     from maitred.cli.address import AskedNode
     from maitred.cli.admin_task_filters import ChosenTasks
-    from maitred.client.answers import Silent
     from maitred.client.client import AsyncClient
-    from maitred.client.task_changes import ChangeStep, TasksChange
+    from maitred.client.task_changes import ChangeStep
     from maitred.protocol.inspection import TaskAction
     from maitred.routing.names import QueueId
 
 NAMED_MAX = 5
 """Ids that a sentence names."""
-
-TOLD_MAX = 1_000
-"""Ids that JSON names, of tasks that were left or added; it has the numbers of all."""
 
 COUNT_SECONDS = 2.0
 """How long tasks are counted for a question; a person waits."""
@@ -91,42 +88,18 @@ AGAIN = TaskVerb(
 )
 
 
-class ChangedTasks:
-    """What a command has done so far, in numbers and with some ids."""
-
-    def __init__(self) -> None:
-        self.matched = 0
-        self.done = 0
-        self.left: Counter[str] = Counter()
-        """Tasks to which it was not done, by the reason."""
-        self.left_ids: dict[str, str] = {}
-        self.added: dict[str, str] = {}
-        self.silent: dict[str, Silent] = {}
-
-    def add(self, queue: QueueId, changed: TasksChange) -> None:
-        """Add what one request came to."""
-        self.done += len(changed.done)
-        self.left.update(changed.left.values())
-        for place, why in changed.left.items():
-            if len(self.left_ids) < TOLD_MAX:
-                self.left_ids[str(TaskName(queue, *place))] = why
-        for old, new in changed.added.items():
-            if len(self.added) < TOLD_MAX:
-                self.added[str(TaskName(queue, *old))] = str(TaskName(queue, *new))
-        self.silent.update({f"{label(queue)}/{at}": why for at, why in changed.silent.items()})
-
-    def told(self, verb: TaskVerb, *, dry_run: bool) -> dict[str, object]:
-        """Return it for JSON."""
-        return {
-            "action": verb.action,
-            "dry_run": dry_run,
-            "matched": self.matched,
-            "done": self.done,
-            "left": self.left_ids,
-            "left_by_reason": dict(self.left),
-            "added": self.added,
-            "unreachable": unreachable("partition", self.silent),
-        }
+def _told(changed: ChangedTasks, verb: TaskVerb, *, dry_run: bool) -> dict[str, object]:
+    """Return what came of it for JSON."""
+    return {
+        "action": verb.action,
+        "dry_run": dry_run,
+        "matched": changed.matched,
+        "done": changed.done,
+        "left": changed.left_ids,
+        "left_by_reason": dict(changed.left),
+        "added": changed.added,
+        "unreachable": unreachable("partition", changed.silent),
+    }
 
 
 def _command(
@@ -226,7 +199,7 @@ def _act(
                 )
                 raise
     if as_json:
-        print_json(changed.told(verb, dry_run=dry_run))
+        print_json(_told(changed, verb, dry_run=dry_run))
     else:
         _print(verb, changed, dry_run=dry_run)
     unexpected = set(changed.left) if strict else set(changed.left) - CHANGED_MEANWHILE
@@ -364,20 +337,6 @@ def _print(verb: TaskVerb, changed: ChangedTasks, *, dry_run: bool) -> None:
     for why, number in changed.left.items():
         ids = [one for one, reason in changed.left_ids.items() if reason == why]
         more = f" and {number - NAMED_MAX:,} more" if number > NAMED_MAX else ""
-        told = LEFT.get(why, f"refused: {why}")
+        told = LEFT_WORDS.get(why, f"refused: {why}")
         click.echo(f"Not done, {told}: {', '.join(ids[:NAMED_MAX])}{more}.", err=True)
     print_unreachable(changed.silent, "partition")
-
-
-LEFT = {
-    "over": "the task is over",
-    "running": "the task runs",
-    "waiting": "the task waits for a free slot already",
-    "delayed": "the task is delayed",
-    "not-delayed": "the task is not delayed",
-    "not-dead": "the task is no dead letter",
-    "forgotten": "its arguments are no longer kept",
-    "unknown": "there is no such task",
-    "read-only": "its partition takes no new tasks",
-}
-"""Why it was not done to a task, by the reason that the partition tells."""

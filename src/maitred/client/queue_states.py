@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from itertools import islice
 from math import inf
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from msgspec import DecodeError, msgpack
@@ -26,6 +27,8 @@ from msgspec import DecodeError, msgpack
 from maitred.client.requester import ShardRequester
 from maitred.client.statistics import Unreachable
 from maitred.errors import InvalidArgument, MaitredError
+from maitred.metrics.histogram import WORK_BOUNDS
+from maitred.metrics.points import quantile
 from maitred.protocol.queue_overview import (
     STATES_MAX,
     ListQueueStates,
@@ -90,6 +93,27 @@ class ListedQueue(NamedTuple):
     """Partitions that are loaded."""
     workers: int = 0
     queries_waiting: int = 0
+    delayed: int = 0
+    """Tasks of the backlog that wait for their time: delays and retries."""
+    recent_failed: int = 0
+    """Attempts that failed in the last five to ten minutes."""
+    recent_runs: tuple[int, ...] = ()
+    """How many of the attempts of these minutes ran how long, by bucket."""
+
+    @property
+    def recent_ended(self) -> int:
+        """Attempts that ended in the last five to ten minutes."""
+        return sum(self.recent_runs)
+
+    @property
+    def run_p50_seconds(self) -> float | None:
+        """The median of their run times; None: none has ended."""
+        return quantile(self.recent_runs, 0.5)
+
+    @property
+    def run_p99_seconds(self) -> float | None:
+        """The 99th percentile of their run times; None: none has ended."""
+        return quantile(self.recent_runs, 0.99)
 
     def plus(self, row: QueueStateRow) -> ListedQueue:
         """Add what another shard has of the queue."""
@@ -110,6 +134,9 @@ class ListedQueue(NamedTuple):
             loaded=self.loaded + row.loaded,
             workers=self.workers + row.workers,
             queries_waiting=self.queries_waiting + row.queries_waiting,
+            delayed=self.delayed + row.delayed,
+            recent_failed=self.recent_failed + row.recent_failed,
+            recent_runs=_added(self.recent_runs, row.recent_runs),
         )
 
 
@@ -120,6 +147,13 @@ _NUMBERS: Final[dict[QueueSort, Callable[[ListedQueue], float]]] = {
     "added": lambda state: state.added_per_second,
     "dead": lambda state: state.dead,
 }
+
+
+def _added(runs: tuple[int, ...], more: Sequence[int]) -> tuple[int, ...]:
+    """Add the runs of another shard, unless it is of a release that has other buckets."""
+    if len(more) != len(WORK_BOUNDS) + 1:
+        return runs
+    return tuple(map(add, runs, more)) if runs else tuple(more)
 
 
 class QueueStatesPage(NamedTuple):
@@ -193,6 +227,15 @@ class QueuePages:
             max(len(names), gathering.total),
             [*gathering.silent.values(), *self._silent_nodes],
         )
+
+    async def named(
+        self,
+        names: Sequence[Name],
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the requests
+    ) -> dict[Name, ListedQueue]:
+        """Return what these queues have now, over the shards that answer."""
+        gathering = _Gathering(self._client, _Asked("", "", "name", None, timeout))
+        return await gathering.of(names)
 
     async def namespaces(
         self,
@@ -315,6 +358,11 @@ class _Gathering:
             zeros = (state for state in map(self._state, some) if not self._number(state))
             states += islice(zeros, most + 1 - len(states))
         return states[:most], len(states) > most
+
+    async def of(self, names: Sequence[Name]) -> dict[Name, ListedQueue]:
+        """Return what these queues have."""
+        await self._complete(names)
+        return {name: self._state(name) for name in names}
 
     async def _highest(self, after: _Place | None, most: int) -> list[ListedQueue]:
         """Return the first queues after this place that have a number, at most so many."""

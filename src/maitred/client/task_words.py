@@ -35,6 +35,19 @@ _WORDS: Final[dict[EventKind, str]] = {
     "forgotten": "result forgotten",
 }
 
+LEFT_WORDS: Final = {
+    "over": "the task is over",
+    "running": "the task runs",
+    "waiting": "the task waits for a free slot already",
+    "delayed": "the task is delayed",
+    "not-delayed": "the task is not delayed",
+    "not-dead": "the task is no dead letter",
+    "forgotten": "its arguments are no longer kept",
+    "unknown": "there is no such task",
+    "read-only": "its partition takes no new tasks",
+}
+"""Why it was not done to a task, by the reason that the partition tells."""
+
 
 def duration_words(seconds: float) -> str:
     """Return 340 ms, 3.4 s, 12 min."""

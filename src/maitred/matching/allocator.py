@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from maitred.matching.partition_state import PartitionState
     from maitred.matching.slots import SharedSupply, WaitingOffer
     from maitred.matching.task import Token
+    from maitred.settings import QuerySettings
 
 AWAY_FIRST_SECONDS = 0.02
 """How long an offer is kept for the queries that wait at the parent before tasks at home may have
@@ -76,6 +77,10 @@ class Allocator:
         self.allocated = Rate(state.loaded_at)
         """Slots that this partition gave to queries."""
         state.timers.register(SlotRequest, ring=self._time_is_up, waits=attrgetter("is_open"))
+
+    def limit_to(self, limits: QuerySettings) -> None:
+        """Go by these settings from now on."""
+        self._limits = limits
 
     def request(self, request: SlotRequest, now: float, user_waiting: int | None = None) -> None:
         """Queue a gateway's request for slots. It is answered with slots, or with the reason why

@@ -179,7 +179,11 @@ class Partition(PartitionState):
         """Take over newer controls of the queue. A task that a worker or an offer has been given
         by now runs; tasks that wait at the parent come back."""
         self.controls = controls
+        queries = self.settings.queries
         self.settings = effective(self.configured, controls)
+        if self.settings.queries != queries:
+            self.allocator.limit_to(self.settings.queries)
+            self.presence.queries_changed()
         self.limit_history()
         self.stored_history.want_written()
         self.share_rate(now)

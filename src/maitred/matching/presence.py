@@ -197,6 +197,10 @@ class Presence:
             self._changes()
             self.seen = max(self.seen, one.heard)
 
+    def queries_changed(self) -> None:
+        """Have all gateways told of the roster again: it carries settings of queries."""
+        self._changes()
+
     def _changes(self) -> None:
         self.version += 1
         self.changed = self.version

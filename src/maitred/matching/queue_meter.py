@@ -32,8 +32,15 @@ LEAST_SECONDS: Final = 0.0005
 """The least mean service time. Loops tell the time in milliseconds, so that a short task may seem
 to take no time, and 0 means that the time is unknown."""
 
+RECENT_STEPS: Final = 30
+"""Steps after which `turn` begins a new half of what is recent: five minutes, so that operators see
+the attempts of the last five to ten."""
+
 MEAN_RUNS: Final = 50
 """Ends of which the mean service time is the mean, at least: fewer would make it jump."""
+
+
+_NO_RUNS: Final = (0,) * (BUCKETS + 1)
 
 
 class QueueMeter:
@@ -42,6 +49,7 @@ class QueueMeter:
     __slots__ = (
         *COUNTERS,
         *("_mean", "_runs", "_seen_runs", "_seen_seconds"),
+        *("_older", "_newer"),
         *("_stepped", "alike", "alike_seconds", "ends", "waits"),
     )
 
@@ -76,6 +84,9 @@ class QueueMeter:
         self._seen_runs, self._seen_seconds, self._mean = 0, 0.0, 0.0
         self._stepped = [0] * STEP_SIZE
         """The counts of `step` at its last call."""
+        self._older: Sequence[int] = _NO_RUNS
+        self._newer: Sequence[int] = _NO_RUNS
+        """Runs by bucket and failed attempts at the last two calls of `turn`, the older first."""
 
     @property
     def runs(self) -> Histogram:
@@ -106,6 +117,24 @@ class QueueMeter:
             self.alike = 0
         self.alike += 1
 
+    def turn(self) -> None:
+        """Begin a new half of what is recent, and forget the older half."""
+        self._older = self._newer
+        counts = (*self.runs.counts, self.failed_attempts)
+        if counts != self._newer:  # an idle queue keeps one object
+            self._newer = counts
+
+    def recent(self) -> tuple[list[int], int]:
+        """Return how many of the attempts of the last minutes ran how long, by bucket, and how many
+        attempts failed; no buckets if none has ended."""
+        *runs, failed = map(sub, (*self.runs.counts, self.failed_attempts), self._older)
+        return (runs if any(runs) else []), failed
+
+    @property
+    def failed_attempts(self) -> int:
+        """Attempts that failed, timed out or whose worker was lost."""
+        return self.failed + self.timed_out + self.lost
+
     @property
     def events(self) -> int:
         """How much happened to the queue, to compare it with other queues."""
@@ -124,7 +153,7 @@ class QueueMeter:
         counts = [
             self.added,
             sum(self.ends.values()),
-            self.failed + self.timed_out + self.lost,
+            self.failed_attempts,
             self.dead,
             self.retried,
             *self.waits.counts,

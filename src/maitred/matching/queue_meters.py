@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maitred.matching.task_ends import EndStatus
 
 METERS_MAX: Final = 20_000
-"""Most meters, some 2 KiB each: as many as a node has queues by default (`limits.queues`). Beyond
+"""Most meters, some 3 KiB each: as many as a node has queues by default (`limits.queues`). Beyond
 it, the meters of queues that are not loaded are added to the sum and forgotten."""
 
 QueueName = tuple[str, str]

@@ -218,7 +218,7 @@ class SeriesTable:
         self._steps = array("q", [-1]) * STEPS
         """The step whose point is in each slot."""
         self._last = -1
-        self._step = -1
+        self.step = -1
         """The step that is being sampled, or was last."""
 
     @property
@@ -244,7 +244,7 @@ class SeriesTable:
             return False
         if step < self._last:
             self._begin_anew()
-        self._step = step
+        self.step = step
         self._steps[step % STEPS] = -1
         self._sums = {}
         if self._all is None:
@@ -265,7 +265,7 @@ class SeriesTable:
         activity = 1 if backlog or running else 0
         if counts is not None:
             activity += counts[0] + counts[1] + counts[2]
-        self._queues.write(queue, self._step, counts, gauges, activity)
+        self._queues.write(queue, self.step, counts, gauges, activity)
         sums = self._sums.get(queue[0])
         if sums is None:
             sums = self._sums[queue[0]] = _Sum()
@@ -279,7 +279,7 @@ class SeriesTable:
     def end(self, slots_shared: Mapping[str, int]) -> None:
         """End the step, with the free slots of each namespace that are offered to several of its
         queues together."""
-        step, whole = self._step, _Sum()
+        step, whole = self.step, _Sum()
         for namespace, slots in slots_shared.items():
             self._sums.setdefault(namespace, _Sum()).slots += slots
         for namespace, one in self._sums.items():

@@ -46,7 +46,9 @@ class UserQueryLimits:
     def __init__(self, users: Directory) -> None:
         self._users = users
         self._limiters: OrderedDict[str, Limiter] = OrderedDict()
-        self._reach: dict[tuple[int, str], Reach] = {}
+        self._reach: dict[tuple[int, str], tuple[QuerySettings, Reach]] = {}
+        """By the identity of a queue's settings and the user. The settings are kept, too: others
+        that are set live could have the same identity otherwise."""
         self._generation = 0
 
     def user(self, name: str) -> UserLimits:
@@ -62,8 +64,9 @@ class UserQueryLimits:
         if known is None:
             if len(self._reach) >= LIMITERS_KEPT:
                 self._reach = {}
-            self._reach[id(queue), user] = known = self._worked_out(queue, self.user(user))
-        return known
+            known = queue, self._worked_out(queue, self.user(user))
+            self._reach[id(queue), user] = known
+        return known[1]
 
     def _worked_out(self, queue: QuerySettings, theirs: UserLimits) -> Reach:
         most = theirs.result_bytes

@@ -30,7 +30,7 @@ from maitred.protocol.tasks import (
 )
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
-from maitred.settings.live import SETTABLE, setting
+from maitred.settings.live import SETTABLE, choices, setting
 
 if TYPE_CHECKING:
     from maitred.matching.partition import Partition
@@ -245,13 +245,15 @@ def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
     found = {}
     for name in SETTABLE:
         live = partition.controls.settings.get(name)
-        value = setting(partition.configured, name)
+        value, words = setting(partition.configured, name), choices(name)
         if live is not None:
-            found[name] = EffectiveSetting(live.value, "live", live.by, live.at, live.reason)
+            found[name] = EffectiveSetting(
+                live.value, "live", live.by, live.at, live.reason, choices=words
+            )
         elif value == setting(_DEFAULTS, name):
-            found[name] = EffectiveSetting(value, "default")
+            found[name] = EffectiveSetting(value, "default", choices=words)
         else:
-            found[name] = EffectiveSetting(value, "settings")
+            found[name] = EffectiveSetting(value, "settings", choices=words)
     return found
 
 

@@ -201,6 +201,7 @@ class QueueStateRequests:
     def _row(self, name: QueueName, gauge: QueueGauges) -> QueueStateRow:
         stored = self._partitions.stored
         meter = self._partitions.meters.known(name)
+        recent_runs, recent_failed = ([], 0) if meter is None else meter.recent()
         has_root = gauge.has_root
         backlog = gauge.backlog
         if not gauge.loaded and self._is_here(name):
@@ -213,7 +214,7 @@ class QueueStateRequests:
             slots_free=gauge.free,
             added_per_second=round(gauge.added_per_second, DIGITS),
             finished_per_second=round(gauge.finished_per_second, DIGITS),
-            failed=0 if meter is None else meter.failed + meter.timed_out + meter.lost,
+            failed=0 if meter is None else meter.failed_attempts,
             died=0 if meter is None else meter.dead,
             dead=stored.dead(name) if has_root else 0,
             partitions=gauge.partitions,
@@ -221,6 +222,9 @@ class QueueStateRequests:
             workers=gauge.workers,
             queries_waiting=gauge.queries,
             pause=gauge.pause,
+            delayed=gauge.delayed,
+            recent_failed=recent_failed,
+            recent_runs=recent_runs,
         )
 
     # Memory

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import InvalidArgument
+from maitred.matching.queue_meter import RECENT_STEPS
 from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.metrics.points import STEP_SECONDS, PointSum
 from maitred.metrics.series import SeriesTable
@@ -99,9 +100,12 @@ class ShardSeries:
             return
         gauges = await self._gauges()
         meters = iter(self._partitions.meters.all())
+        turns = table.step % RECENT_STEPS == 0
         while portion := list(islice(meters, PORTION)):
             for name, meter in portion:
                 counts = meter.step()
+                if turns:
+                    meter.turn()
                 found = gauges.get(meter)
                 if counts is not None or found is not None:
                     backlog, running, free, own = found or _NOTHING

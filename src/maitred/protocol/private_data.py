@@ -51,13 +51,21 @@ def without_hidden(
 ) -> list[QueryRow]:
     """Return the rows without the texts of queries whose handlers hide an argument. `signatures`
     are those of the queues; None, or missing: they are not known, so the texts are left out."""
-    hiding = {
-        name: told is None or any(shape.hidden for shape in known_shapes(told))
-        for name, told in signatures.items()
-    }
+    hiding = {name: _may_hide(told) for name, told in signatures.items()}
     return [
         structs.replace(row, query=HIDDEN_TEXT)
         if row.query and hiding.get((row.namespace, row.queue), True)
         else row
         for row in rows
     ]
+
+
+def _may_hide(announced: list[bytes] | None) -> bool:
+    """Whether handlers that have announced this may hide an argument: one does, or it told that in
+    a form of a later release, or what they announced is not known. A queue that no worker served in
+    the last day has no handlers: its queries are refused, and operators need to see them."""
+    if announced is None:
+        return True
+    told = [one for one in announced if one]
+    shapes = known_shapes(told)
+    return len(shapes) < len(told) or any(shape.hidden for shape in shapes)

@@ -124,6 +124,14 @@ class QueueStateRow(Struct, array_like=True, gc=False):
     queries_waiting: int
     pause: Pause | None = None
     """Set if the queue is paused."""
+    delayed: Natural = 0
+    """Tasks of the backlog that wait for their time, as far as they are in memory: delays and
+    retries."""
+    recent_failed: Natural = 0
+    """Attempts that failed, timed out or whose worker was lost, in the last five to ten minutes."""
+    recent_runs: list[Natural] = field(default_factory=list)
+    """How many of the attempts of these minutes ran how long, by the buckets of
+    `maitred_queue_run_seconds`; empty: none has ended."""
 
 
 class QueueStatesListed(Answer, array_like=True, gc=False):

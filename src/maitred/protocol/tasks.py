@@ -431,6 +431,8 @@ class EffectiveSetting(Struct):
     at: float = 0.0
     """When it was set live, in seconds since 1970."""
     reason: str = ""
+    choices: tuple[str, ...] = ()
+    """The words that it can be set to; none for numbers and switches."""
 
 
 class PartitionDescription(Struct, kw_only=True):

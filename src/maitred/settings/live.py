@@ -5,7 +5,7 @@ A name is here only if the code that reads the setting sees the new value at onc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from msgspec import ValidationError, convert, structs
 
@@ -22,10 +22,16 @@ SETTABLE: Final = (
     "history.tasks",
     "history.seconds",
     "history.stored",
+    "queries.policy",
+    "queries.waiting",
+    "queries.waiting_per_user",
+    "queries.no_worker_seconds",
+    "queries.run_seconds",
 )
-"""Settings of a queue that can be set live."""
+"""Settings of a queue that can be set live. `queries.rate_per_second` and `queries.concurrent` are
+not, because gateways count them as well, by their own settings."""
 
-SettingValue = bool | int | float | None
+SettingValue = bool | int | float | str | None
 """The value of a setting that can be set live; None: no limit."""
 
 
@@ -33,15 +39,29 @@ def check_setting(name: str, value: SettingValue) -> SettingValue:
     """Return the value as the setting has it; raise `UnknownSetting` unless the setting can be set
     live, and `InvalidSetting` unless it allows the value."""
     check_settable(name)
+    try:
+        found: SettingValue = convert(value, _type_of(name))
+    except ValidationError as problem:
+        shown = "none" if value is None else repr(value)
+        words = choices(name)
+        raise InvalidSetting(
+            f"{name} cannot be {shown[:60]}: {problem}.",
+            remedy=f"It can be {', '.join(words)}." if words else None,
+        ) from None
+    return found
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """Return the words that a setting can be set to; none for numbers and switches."""
+    kind = _type_of(name)
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def _type_of(name: str) -> Any:  # noqa: ANN401 - a type
     kind: Any = Queue
     for part in name.split("."):
         kind = next(field.type for field in structs.fields(kind) if field.name == part)
-    try:
-        found: SettingValue = convert(value, kind)
-    except ValidationError as problem:
-        shown = "none" if value is None else repr(value)
-        raise InvalidSetting(f"{name} cannot be {shown}: {problem}.") from None
-    return found
+    return kind
 
 
 def check_settable(name: str) -> None:

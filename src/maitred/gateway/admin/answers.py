@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from maitred.matching.controls import Pause, QueueControls  # noqa: TC001 - msgspec reads them
+from maitred.client.dead_groups import DeadGroup  # noqa: TC001 - msgspec reads the annotations
+from maitred.client.queue_problems import QueueProblem  # noqa: TC001 - likewise
+from maitred.matching.controls import Pause, QueueControls  # noqa: TC001 - likewise
 from maitred.protocol.inspection import EventKind, TaskState, Withheld  # noqa: TC001 - likewise
 from maitred.protocol.messages import ShardStatus  # noqa: TC001 - likewise
 from maitred.protocol.tasks import EffectiveSetting, StoredAmount  # noqa: TC001 - likewise
@@ -78,6 +80,16 @@ class QueueRow(Struct, kw_only=True):
     """0: not known, because no shard has loaded one."""
     workers: int
     queries_waiting: int
+    delayed: int
+    """Tasks of the backlog that wait for their time: delays and retries."""
+    recent_ended: int
+    """Attempts that ended in the last five to ten minutes."""
+    recent_failed: int
+    """Attempts of these minutes that failed."""
+    run_p50: float | None
+    """Seconds that the median of these attempts took; null: none has ended."""
+    run_p99: float | None
+    """The 99th percentile."""
 
 
 class ListedQueues(Struct):
@@ -87,6 +99,16 @@ class ListedQueues(Struct):
     namespaces: dict[str, int]
     """How many queues each namespace has that the user may see, whatever the filter."""
     cursor: str | None
+    unreachable: list[UnreachablePart]
+
+
+class QueueProblems(Struct):
+    """What is wrong with queues, the most urgent first."""
+
+    problems: list[QueueProblem]
+    looked_at: int
+    """How many queues were looked at: all, or those with the most to do."""
+    total: int
     unreachable: list[UnreachablePart]
 
 
@@ -287,19 +309,6 @@ class ActedTasks(Struct):
     cursor: str | None
     """Send the request again with it, until it is null."""
     unreachable: list[UnreachablePart]
-
-
-class DeadGroup(Struct):
-    """Dead letters that died of the same error."""
-
-    error: str
-    message: str
-    """Private. Empty: it is not shown, or the messages differ."""
-    reason: str
-    count: int
-    newest_at: float
-    example: str
-    """Partition and sequence number of the newest one."""
 
 
 class DeadGroups(Struct):

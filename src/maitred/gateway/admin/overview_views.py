@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.client.queue_problems import ProblemFinder
 from maitred.client.queue_states import QueuePages
 from maitred.client.series import gather_series
 from maitred.errors import InvalidArgument
-from maitred.gateway.admin.answers import ListedQueues, QueueRow, SeriesState
+from maitred.gateway.admin.answers import ListedQueues, QueueProblems, QueueRow, SeriesState
 from maitred.gateway.admin.page_cursors import read_page, write_page
 from maitred.gateway.admin.told_errors import unreachable_shards
 from maitred.metrics.points import STEP_SECONDS, STEPS
@@ -45,6 +46,7 @@ class OverviewViews:
     def __init__(self, gateway: RequestingGateway) -> None:
         self._gateway = gateway
         self._pages: QueuePages | None = None
+        self._finder: ProblemFinder | None = None
 
     async def queues(self, caller: AdminCaller, params: Mapping[str, Any]) -> ListedQueues:
         """Return a page of the queues."""
@@ -55,13 +57,12 @@ class OverviewViews:
         within = caller.namespaces("read", namespace)
         page_of = ("queues", namespace, match, sort, only)
         place = read_page(params.get("cursor"), *page_of)
-        if self._pages is None:
-            self._pages = QueuePages(self._gateway.requester())
+        pages = self._queue_pages()
         loop = asyncio.get_running_loop()
         until = loop.time() + SCAN_SECONDS
         silent: dict[tuple[str, int | None], Unreachable] = {}
         while True:
-            page = await self._pages.page(
+            page = await pages.page(
                 namespace=namespace,
                 match=match,
                 sort=sort,
@@ -76,10 +77,31 @@ class OverviewViews:
                 break
         return ListedQueues(
             [_row(one) for one in found],
-            await self._pages.namespaces(caller.namespaces("read")),
+            await pages.namespaces(caller.namespaces("read")),
             write_page(place, *page_of),
             unreachable_shards(silent.values()),
         )
+
+    async def problems(self, caller: AdminCaller, params: Mapping[str, Any]) -> QueueProblems:
+        """Return what is wrong with the queues that the caller may see."""
+        namespace = params.get("namespace", "")
+        if namespace:
+            check_name("namespace", namespace)
+        if self._finder is None:
+            self._finder = ProblemFinder(self._gateway.requester(), self._queue_pages())
+        found = await self._finder.find(
+            namespace,
+            within=caller.namespaces("read", namespace),
+            reveal=lambda one: caller.allows(one, "reveal"),
+        )
+        return QueueProblems(
+            found.problems, found.looked_at, found.total, unreachable_shards(found.unreachable)
+        )
+
+    def _queue_pages(self) -> QueuePages:
+        if self._pages is None:
+            self._pages = QueuePages(self._gateway.requester())
+        return self._pages
 
     async def series(self, caller: AdminCaller, params: Mapping[str, Any]) -> SeriesState:
         """Return the last hour of a queue, of a namespace, or of all that the caller may see."""
@@ -113,6 +135,11 @@ def _row(one: ListedQueue) -> QueueRow:
         partitions=one.partitions,
         workers=one.workers,
         queries_waiting=one.queries_waiting,
+        delayed=one.delayed,
+        recent_ended=one.recent_ended,
+        recent_failed=one.recent_failed,
+        run_p50=one.run_p50_seconds,
+        run_p99=one.run_p99_seconds,
     )
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import structs
 
+from maitred.client.dead_groups import DeadGroupCount
 from maitred.client.task_lists import EVERY_STATE, argument_filter, list_tasks, show_task
-from maitred.client.task_rows import place_text, shown_row, task_row
+from maitred.client.task_rows import shown_row, task_row
 from maitred.gateway.admin.answers import (
-    DeadGroup,
     DeadGroups,
     HistoryRow,
     ListedTasks,
@@ -40,10 +40,6 @@ SCAN_SECONDS: Final = 1.0
 
 SCANNED_MAX: Final = 20_000
 """Most dead letters that one request looks through."""
-
-GROUPS_MAX: Final = 200
-"""Most groups with a message of their own in one answer. Dead letters with further messages are
-counted in a group without one, so that messages that are all different do no harm."""
 
 PAGE: Final = 100
 """Tasks of a page unless the caller says otherwise."""
@@ -171,31 +167,3 @@ def row_of(queue: QueueId, task: ListedTask, sight: Sight) -> TaskRow:
         withheld: Any = "permission" if sight.is_denied else ""
         task = structs.replace(task, message="", arguments=None, withheld=withheld)
     return TaskRow(**task_row(queue, task))  # type: ignore[arg-type]
-
-
-class DeadGroupCount:
-    """Dead letters, counted by why they died."""
-
-    def __init__(self) -> None:
-        self.looked_at = 0
-        self._groups: dict[tuple[str, str, str], DeadGroup] = {}
-
-    def add(self, tasks: list[ListedTask]) -> None:
-        """Count some dead letters."""
-        groups = self._groups
-        for one in tasks:
-            key = (one.error, one.message, one.reason)
-            if key not in groups and len(groups) >= GROUPS_MAX:
-                key = (one.error, "", one.reason)
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = DeadGroup(one.error, key[1], one.reason, 0, 0.0, "")
-            group.count += 1
-            if one.ended_at >= group.newest_at:
-                group.newest_at = one.ended_at
-                group.example = place_text((one.partition, one.sequence))
-        self.looked_at += len(tasks)
-
-    def ordered(self) -> list[DeadGroup]:
-        """Return the groups, the largest first."""
-        return sorted(self._groups.values(), key=lambda one: (-one.count, one.error, one.message))

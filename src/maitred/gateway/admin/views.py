@@ -39,6 +39,7 @@ class AdminViews:
             "me": nodes.me,
             "show_series": overview.series,
             "list_queues": overview.queues,
+            "list_problems": overview.problems,
             "list_nodes": nodes.nodes,
             "show_nodes_series": nodes.series,
             "show_ring": RingViews(gateway).ring,

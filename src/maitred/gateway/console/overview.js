@@ -1,7 +1,7 @@
 // The overview: the last hour, what needs attention, and the queues with the most to do.
 
-import { get, path } from "./api.js";
-import { attention, joined } from "./attention.js";
+import { path } from "./api.js";
+import { attention } from "./attention.js";
 import { h } from "./dom.js";
 import { count, duration, rate, short } from "./format.js";
 import { Live } from "./live.js";
@@ -12,10 +12,6 @@ import { charts, newest } from "./series.js";
 // Whoever starts the first task looks here. A node with many queues takes long to answer, and the gateway makes the pauses longer.
 const INTERVAL_SECONDS = 1;
 
-// Queues whose dead letters are looked at for their errors, and how often: that reads the store.
-const DEAD_QUEUES = 4;
-const DEAD_MS = 30_000;
-
 const LISTED = 100;
 const BUSIEST = 12;
 
@@ -25,10 +21,7 @@ export class Overview {
     this.title = "Overview";
     this.series = null;
     this.oldest = null;
-    this.dead = null;
-    this.groups = [];
-    this.groupsAt = 0;
-    this.paused = null;
+    this.problems = null;
     this.errors = [];
     this.hover = { at: null };
     this.live = new Live((index, data) => this.got(index, data), (index, error) => this.failed(index, error), { interval: INTERVAL_SECONDS });
@@ -36,8 +29,7 @@ export class Overview {
     this.live.watch([
       path(["series"], { namespace }),
       path(["queues"], { namespace, sort: "oldest", most: LISTED }),
-      path(["queues"], { namespace, sort: "dead", most: BUSIEST }),
-      path(["queues"], { namespace, only: "paused", most: BUSIEST }),
+      path(["problems"], { namespace }),
     ]);
   }
 
@@ -49,32 +41,12 @@ export class Overview {
     this.errors[index] = null;
     if (index === 0) this.series = data;
     else if (index === 1) this.oldest = data;
-    else if (index === 2) this.dead = data;
-    else this.paused = data;
-    if (index === 2) this.findGroups();
+    else this.problems = data.problems;
     this.app.update();
   }
 
   failed(index, error) {
     this.errors[index] = error;
-    this.app.update();
-  }
-
-  async findGroups() {
-    if (performance.now() - this.groupsAt < DEAD_MS && this.groupsAt) return;
-    this.groupsAt = performance.now();
-    const queues = this.dead.queues.filter((row) => row.dead > 0).slice(0, DEAD_QUEUES);
-    const found = await Promise.all(
-      queues.map(async (row) => {
-        try {
-          const answer = await get(path([row.namespace, "queues", row.queue, "dead-groups"]));
-          return joined(answer.groups).map((group) => ({ ...group, namespace: row.namespace, queue: row.queue }));
-        } catch {
-          return [];
-        }
-      }),
-    );
-    this.groups = found.flat().sort((one, other) => other.count - one.count);
     this.app.update();
   }
 
@@ -127,44 +99,32 @@ export class Overview {
   }
 
   needs() {
-    // A paused queue need not be among the oldest.
-    const queues = new Map([...(this.paused?.queues ?? []), ...(this.oldest?.queues ?? [])].map((row) => [`${row.namespace}/${row.queue}`, row]));
-    const { items, more } = attention([...queues.values()], []);
-    return h(
-      "section",
-      { class: "card", "aria-labelledby": "needs" },
-      h("h2", { id: "needs" }, "Needs attention"),
-      this.oldest === null
-        ? empty("Loading…")
-        : items.length
-          ? h(
-              "ul",
-              { class: "needs" },
-              items.map((one) => h("li", { key: `${one.what} ${one.name}` }, badge(one.what, one.kind), link(one.to, one.name), h("span", {}, one.text))),
-              more ? h("li", {}, link(place(["queues"], { sort: "oldest" }), `${count(more)} more`)) : null,
-            )
-          : empty(this.oldest.queues.length ? "All queues are served, and no task waits for long." : "There are no queues yet: the first task makes one."),
-    );
+    const others = this.problems?.filter((one) => one.kind !== "failing");
+    const nothing = this.oldest?.queues.length === 0 ? "There are no queues yet: the first task makes one." : "All queues are served, and no task waits for long.";
+    return this.card("needs", "Needs attention", others, place(["queues"], { sort: "oldest" }), nothing);
   }
 
   failures() {
-    const { items, more } = attention([], this.groups);
+    const failing = this.problems?.filter((one) => one.kind === "failing");
+    return this.card("failures", "Dead letters by error", failing, place(["dead"]), "No task has used up its attempts.");
+  }
+
+  card(id, title, problems, all, nothing) {
+    const { items, more } = attention(problems ?? []);
     return h(
       "section",
-      { class: "card", "aria-labelledby": "failures" },
-      h("h2", { id: "failures" }, "Dead letters by error"),
-      this.dead === null
+      { class: "card", "aria-labelledby": id },
+      h("h2", { id }, title),
+      problems === undefined
         ? empty("Loading…")
         : items.length
           ? h(
               "ul",
               { class: "needs" },
-              items.map((one, index) => h("li", { key: index }, link(one.to, one.name), h("span", {}, one.text))),
-              more ? h("li", {}, link(place(["dead"]), `${count(more)} more`)) : null,
+              items.map((one) => h("li", { key: one.key }, one.badge ? badge(one.badge, one.kind) : null, link(one.to, one.name), h("span", { title: one.remedy }, one.text))),
+              more ? h("li", {}, link(all, `${count(more)} more`)) : null,
             )
-          : this.dead.queues.some((row) => row.dead > 0)
-            ? h("ul", { class: "needs" }, this.dead.queues.filter((row) => row.dead > 0).map((row) => h("li", { key: `${row.namespace}/${row.queue}` }, link(place(["dead", row.namespace, row.queue]), `${row.namespace}/${row.queue}`), h("span", {}, count(row.dead)))))
-            : empty("No task has used up its attempts."),
+          : empty(nothing),
     );
   }
 

@@ -4,7 +4,7 @@ import { del, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, count, duration, plural, rate } from "./format.js";
 import { Live } from "./live.js";
-import { act, badge, bar, button, confirm, dialog, empty, fact, field, inPortions, link, problem, unreachable } from "./parts.js";
+import { act, badge, bar, button, confirm, dialog, empty, fact, field, inPortions, link, problem, select, unreachable } from "./parts.js";
 import { deadPlace, go, place, tasksPlace } from "./places.js";
 import { charts } from "./series.js";
 import { TaskList } from "./tasks.js";
@@ -204,7 +204,9 @@ export class QueuePage {
         h("p", {}, sourceOf(found)),
         isBool
           ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "value", checked: given.value, onchange: (event) => { given.value = event.target.checked; update(); } }), "on")
-          : field("Value", h("input", { type: "number", step: "any", min: "0", name: "value", "data-first": true, value: given.value === null ? "" : String(given.value), placeholder: "no limit", oninput: (event) => { given.value = event.target.value === "" ? null : Number(event.target.value); update(); } }), name === "rate_per_second" ? "Empty: no limit." : ""),
+          : found.choices?.length
+            ? field("Value", select(given.value, found.choices.map((word) => [word, word]), (value) => { given.value = value; update(); }, "Value"))
+            : field("Value", h("input", { type: "number", step: "any", min: "0", name: "value", "data-first": true, value: given.value === null ? "" : String(given.value), placeholder: "no limit", oninput: (event) => { given.value = event.target.value === "" ? null : Number(event.target.value); update(); } }), name === "rate_per_second" ? "Empty: no limit." : ""),
         field("Reason", h("input", { name: "reason", maxlength: "200", oninput: reason }), "For the audit log; may be empty."),
         h(
           "div",
@@ -370,7 +372,7 @@ export class QueuePage {
               h(
                 "dd",
                 { key: `v${name}`, title: one.reason || null },
-                h("b", {}, one.value === null ? "no limit" : typeof one.value === "boolean" ? (one.value ? "on" : "off") : count(one.value)),
+                h("b", {}, one.value === null ? "no limit" : typeof one.value === "boolean" ? (one.value ? "on" : "off") : typeof one.value === "string" ? one.value : count(one.value)),
                 h("small", {}, ` ${sourceOf(one)}`),
                 button("Change", { onclick: () => this.setSetting(name), denied, kind: "quiet small" }),
               ),

@@ -93,6 +93,9 @@ ROUTES: Final = (
         ("namespace", "match", "sort", "only", *PAGE),
     ),
     HttpRoute(
+        "GET", "/v1/problems", "list_problems", "What is wrong with queues, and why", ("namespace",)
+    ),
+    HttpRoute(
         "GET",
         "/v1/series",
         "show_series",

@@ -30,6 +30,7 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.UnsafePartitionChange: 409,
     errors.QueueInUse: 409,
     errors.ControlsConflict: 409,
+    errors.TaskNotChanged: 409,
     errors.ClusterNotUpgraded: 409,
     errors.MethodNotAllowed: 405,
     errors.NotAcceptable: 406,

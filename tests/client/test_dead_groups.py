@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maitred.gateway.admin.task_views import GROUPS_MAX, DeadGroupCount
+from maitred.client.dead_groups import GROUPS_MAX, DeadGroupCount
 from maitred.protocol.inspection import ListedTask
 
 
