@@ -15,6 +15,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from maitred.errors import Unavailable
 from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+from maitred.telemetry.sdk_spans import SdkSpans
 from maitred.telemetry.tracing import TaskId
 from maitred.trace_context import (
     NOT_RECORDED,
@@ -65,7 +66,7 @@ def test_a_task_over_three_processes() -> None:
     assert span_id(processed) == derived_span_id(send.context, "run", str(TASK), 1)
     assert waited.start_time is not None
     assert waited.end_time is not None
-    assert waited.end_time - waited.start_time == 2_500_000_000
+    assert waited.end_time - waited.start_time >= 2_500_000_000
     kinds = [one.kind for one in (sent, waited, processed)]
     assert kinds == [SpanKind.PRODUCER, SpanKind.INTERNAL, SpanKind.CONSUMER]
     assert waited.attributes is not None
@@ -141,12 +142,12 @@ def test_the_error_of_a_producer_has_its_code() -> None:
 @pytest.mark.parametrize(("drawn", "is_kept"), [(0.0, True), (0.29, True), (0.3, False)])
 def test_the_fraction_is_drawn_where_a_trace_begins(drawn: float, *, is_kept: bool) -> None:
     recorded = RecordedTraces(0.3, lambda: drawn)
-    span = recorded.tracing.sends(QUEUE, 1)
-    assert (span.context != NOT_RECORDED) == is_kept
+    skipped = recorded.tracing.skipped()
+    assert skipped == (None if is_kept else NOT_RECORDED)
+    span = recorded.tracing.processes(skipped or b"", TASK, 1, worker="w")
     assert bool(span.trace_id) == is_kept
-    recorded.tracing.processes(span.context, TASK, 1, worker="w").end()
     span.end()
-    assert len(recorded.spans) == (2 if is_kept else 0)
+    assert len(recorded.spans) == (1 if is_kept else 0)
 
 
 def test_nothing_is_drawn_within_a_trace() -> None:
@@ -266,7 +267,7 @@ def test_threads_do_not_take_each_others_ids() -> None:
 
 
 def test_a_program_without_a_provider_records_nothing() -> None:
-    tracing = OpenTelemetryTracing(NoOpTracerProvider(), sample=1.0, random=lambda: 0.5)
+    tracing = OpenTelemetryTracing(SdkSpans(NoOpTracerProvider()), sample=1.0, random=lambda: 0.5)
     span = tracing.sends(QUEUE, 1)
     assert not is_context(span.context)
     span.end(task=str(TASK))
@@ -277,7 +278,7 @@ def test_a_program_without_a_provider_records_nothing() -> None:
 
 def test_the_sampler_of_the_program_may_refuse_a_trace() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    tracing = OpenTelemetryTracing(provider, sample=1.0, random=lambda: 0.5)
+    tracing = OpenTelemetryTracing(SdkSpans(provider), sample=1.0, random=lambda: 0.5)
     span = tracing.sends(QUEUE, 1)
     assert is_context(span.context)
     assert not is_recorded(span.context)
