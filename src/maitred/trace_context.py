@@ -38,7 +38,7 @@ TRACE_BYTES_MAX: Final = _HEAD + STATE_LETTERS
 """Longest context."""
 
 _TRACEPARENT: Final = re.compile(
-    r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+    r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-[^,]*)?"
 )
 _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
@@ -84,8 +84,9 @@ def flags_of(trace: bytes) -> int:
 
 
 def state_of(trace: bytes) -> str:
-    """Return the `tracestate` of a context; empty if it has none."""
-    return trace[_HEAD:].decode("ascii", "replace") if trace[_HEAD:].isascii() else ""
+    """Return the `tracestate` of a context; empty if it has none that can stand in a header."""
+    state = trace[_HEAD:].decode("latin-1")
+    return state if state.isascii() and state.isprintable() else ""
 
 
 def round_of(trace: bytes) -> int:
@@ -96,7 +97,8 @@ def round_of(trace: bytes) -> int:
 def in_round(trace: bytes, number: int) -> bytes:
     """Return the context for another round: the attempts of a round are counted from 1, and the
     ids of their spans differ from those of other rounds. A dead letter that is tried again begins
-    a round. For a query the round is the attempt. The number is counted modulo 256."""
+    a round. The round of a query is the number of the attempt, 0 for the first (`next_attempt`).
+    The number is counted modulo 256."""
     if not is_context(trace):
         return trace
     return trace[:2] + bytes((number & 0xFF,)) + trace[3:]
@@ -112,6 +114,11 @@ def is_wait_recorded(trace: bytes) -> bool:
     return trace[3] & _WAIT_RECORDED == _WAIT_RECORDED
 
 
+def next_attempt(trace: bytes) -> bytes:
+    """Return the context for the next attempt at a query, after one that may have begun."""
+    return in_round(trace, max(round_of(trace), 1) + 1)
+
+
 def derived_span_id(trace: bytes, what: str, item: str, attempt: int) -> int:
     """Return the id of the span of one attempt at one task or query; `what` tells apart the spans
     that the attempt has."""
@@ -125,9 +132,25 @@ def traceparent(trace: bytes) -> str:
     return f"00-{trace[4:20].hex()}-{trace[20:28].hex()}-{trace[1]:02x}"
 
 
+def headers_of(trace: bytes, item: str) -> dict[str, str]:
+    """Return the headers `traceparent` and `tracestate` for a request on behalf of a task or query
+    with this context; empty if it belongs to no trace. `item` names the task or query: a trace that
+    is not recorded and has no id gets one, so that the server does not record its part either."""
+    if trace == NOT_RECORDED:
+        ids = blake2b(item.encode(), digest_size=24).digest()
+        trace = packed(int.from_bytes(ids[:16]) or 1, int.from_bytes(ids[16:]) or 1, 0)
+    if not is_context(trace):
+        return {}
+    headers = {"traceparent": traceparent(trace)}
+    state = state_of(trace)
+    if state:
+        headers["tracestate"] = state
+    return headers
+
+
 def from_headers(parent: str, state: str = "") -> bytes:
     """Return the context in the headers `traceparent` and `tracestate`; empty if the first is not
-    valid. W3C demands that such a header is ignored, not refused."""
+    valid, or was sent twice and joined. W3C demands that such a header is ignored, not refused."""
     found = _TRACEPARENT.fullmatch(parent.strip())
     if found is None or (parent.startswith("00") and len(parent.strip()) != 55):
         return b""

@@ -85,6 +85,12 @@ class Attempt:
         or with the query. Empty outside of a worker."""
         return {}
 
+    def trace_headers(self) -> dict[str, str]:
+        """Return the headers `traceparent` and `tracestate` with which a request by HTTP continues
+        the trace of this attempt, whether or not the worker records spans; empty if there is no
+        trace."""
+        return {}
+
     def redaction(self) -> Redaction | None:
         """Return what keeps texts free of the handler's hidden arguments; None if it hides
         nothing."""

@@ -26,6 +26,7 @@ from maitred.app.options import (
 )
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.app.task_listing import TaskListing, each_task, each_task_waiting
+from maitred.client.enqueue_batches import added_within
 from maitred.client.query_calls import (
     Stream,
     SyncStream,
@@ -139,13 +140,8 @@ class Handler(Generic[Parameters, Result, Called]):
     ) -> EnqueuedTask:
         name = f"{self.id.namespace}/{self.queue}"
         span = tracing.sends(name, 1)
-        try:
-            added = await adding.add(self.conditions, payload, span.context)
-        except BaseException as problem:
-            span.end(problem)
-            raise
-        span.end(task=f"{name}/{added.partition}/{added.sequence}" if span.trace_id else "")
-        return added
+        add = functools.partial(adding.add, self.conditions, payload, span.context)
+        return await added_within(span, add, name)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.

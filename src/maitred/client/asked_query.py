@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.dispatcher import Dispatcher
+    from maitred.telemetry.tracing import OpenSpan
 
 Result = TypeVar("Result")
 
@@ -123,7 +124,7 @@ class Rows:
 class AskedQuery(PendingQuery):
     """A query of a caller on an event loop; made by `QueryGateway.begin`."""
 
-    __slots__ = ("_outcome", "_rows", "_then", "_waiter", "loop")
+    __slots__ = ("_outcome", "_rows", "_span", "_then", "_waiter", "loop")
 
     def __init__(
         self,
@@ -133,9 +134,12 @@ class AskedQuery(PendingQuery):
         now: float,
         wall: float,
         loop: asyncio.AbstractEventLoop,
+        span: OpenSpan | None = None,
     ) -> None:
         super().__init__(dispatcher, ask, now, wall)
         self.loop = loop
+        self._span = span
+        """Its span, until it ends; None if the gateway does not trace."""
         self._rows: Rows | None = None
         self._outcome: Whole | Rows | MaitredError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -190,7 +194,18 @@ class AskedQuery(PendingQuery):
             (self._rows or self._begin_rows()).ended(problem, at_once=drop_rows)
         else:
             self._outcome = Whole(body) if problem is None else problem
+        if self._span is not None:
+            self.end_span()
         self._wake()
+
+    def end_span(self) -> None:
+        """End the span, if there is one that has not ended, as the row in the query table says. Of
+        an error it has the class or the code: a message may quote arguments."""
+        span, self._span = self._span, None
+        if span is not None:
+            entry = self.entry
+            error = "" if entry.status == "done" else entry.error.partition(":")[0] or entry.status
+            span.query_ended(entry.status, entry.worker, entry.attempts, error)
 
     def _wake(self) -> None:
         waiter = self._waiter

@@ -35,13 +35,13 @@ from maitred.matching.records import Terms
 from maitred.protocol.tasks import TASKS_MAX, Add, Added
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from maitred.client.queues import QueueView
     from maitred.client.requester import Requester
     from maitred.client.signatures import SignatureLookup
     from maitred.protocol.messages import AnyAnswer
-    from maitred.telemetry.tracing import Tracing
+    from maitred.telemetry.tracing import OpenSpan, Tracing
 
 SPREAD_TASKS: Final = 32
 """Tasks of one message, before a batch is spread over a further partition."""
@@ -83,6 +83,19 @@ class EnqueuedTask(NamedTuple):
 _new_task: Final = tuple.__new__
 """Makes an `EnqueuedTask` of its fields: what calling the class does, without Python code for each
 task."""
+
+
+async def added_within(
+    span: OpenSpan, add: Callable[[], Awaitable[EnqueuedTask]], queue: str
+) -> EnqueuedTask:
+    """Add a task, wait for it, and end the span of that; `queue` is `namespace/queue`."""
+    try:
+        added = await add()
+    except BaseException as problem:
+        span.end(problem)
+        raise
+    span.end(task=f"{queue}/{added.partition}/{added.sequence}" if span.trace_id else "")
+    return added
 
 
 class _Batch:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from maitred.routing.names import QueueId
     from maitred.settings import ClientSettings, Querying, QueryLimits, QuerySettings
     from maitred.surroundings import Surroundings
+    from maitred.telemetry.tracing import Tracing
 
     Hook = Callable[[Ask], Ask | Awaitable[Ask]]
 
@@ -142,6 +143,7 @@ class QueryGateway:
         self._log = log
         self._complaints = None if log is None else Complaints(loop, log)
         self._wall_clock = surroundings.wall_clock
+        self._tracing = surroundings.tracing
         self._hooks = BackgroundTasks(loop)
         """Hooks that are awaited."""
         self._closed = False
@@ -164,8 +166,27 @@ class QueryGateway:
             self._watching.start()
         loop, dispatcher = self.loop, self.dispatcher
         now = loop.time()
+        if self._tracing is not None:
+            return self._begin_traced(ask, self._tracing, now)
         query = AskedQuery(dispatcher, ask, now=now, wall=self._wall_clock(), loop=loop)
         dispatcher.begin(query, now, self._prepare)
+        return query
+
+    def _begin_traced(self, ask: Ask, tracing: Tracing, now: float) -> AskedQuery:
+        """Begin the query within a span of its own, whose context replaces that of the caller."""
+        queue, loop, wall = f"{ask.namespace}/{ask.queue}", self.loop, self._wall_clock()
+        span = tracing.queries(queue, ask.trace, served=bool(ask.connection))
+        ask.trace = span.context
+        try:
+            query = AskedQuery(self.dispatcher, ask, now=now, wall=wall, loop=loop, span=span)
+        except MaitredError as problem:  # the query table is full
+            span.query_ended("refused", "", 0, problem.code)
+            raise
+        try:
+            self.dispatcher.begin(query, now, self._prepare)
+        except MaitredError:
+            query.end_span()
+            raise
         return query
 
     def cancel(self, sequence: int) -> bool:

@@ -27,3 +27,5 @@ class Ask(Struct, kw_only=True, gc=False):
     """The caller's connection as operators see it: `http 127.0.0.1:50312`."""
     text: str = ""
     """The query as the query table shows it; if empty, the table shows the payload."""
+    trace: bytes = b""
+    """The trace context of the caller (`maitred.trace_context`); a hook does not change it."""

@@ -32,6 +32,7 @@ from maitred.protocol.queries import Allocation
 from maitred.protocol.query_link import LOST_MAX, RunQuery, decode_query_end, encode_run
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
+from maitred.trace_context import next_attempt
 
 if TYPE_CHECKING:
     from maitred.dispatch.admission import Admission
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 
 _read_failure: Final = msgpack.Decoder(Failure).decode
 
-RUN_OVERHEAD_BYTES: Final = 256
-"""The most bytes that a query's frame has besides its payload."""
+RUN_OVERHEAD_BYTES: Final = 1_024
+"""The most bytes that a query's frame has besides its payload: half of them are its trace context,
+a quarter the tokens of lost attempts."""
 
 TAKEN_MAX: Final = 8
 """How often a query asks again at once because its slot was taken by something else. An honest
@@ -111,6 +113,7 @@ class PendingQuery:
         "since",
         "slots_taken",
         "streams",
+        "trace",
         "tries",
         "warm",
     )
@@ -143,6 +146,8 @@ class PendingQuery:
         """The attempt that continues if the node has no slot that is free now."""
         self.streams = False
         """Whether its answer is a stream of rows."""
+        self.trace = ask.trace
+        """The trace context for its worker, whose round is the attempt; empty: it is not traced."""
         self._dispatcher = dispatcher
         self._carrier: Carrier | None = None
         self._doubt: str | None = None
@@ -295,6 +300,8 @@ class PendingQuery:
             message.pressed = True
         if self.lost_tokens is not None:
             message.lost = self.lost_tokens
+        if self.trace:
+            message.trace = self.trace
         try:
             if len(ask.payload) + RUN_OVERHEAD_BYTES > carrier.frame_bytes:
                 raise PayloadTooLarge(
@@ -472,6 +479,7 @@ class PendingQuery:
             if accident in LOST and status == "running":
                 self.lost_tokens = [*(self.lost_tokens or ()), self.allocation.token][-LOST_MAX:]
                 self._doubt = problem.sentence
+                self.trace = next_attempt(self.trace)
             self._again(now)
             return
         self._stop_carrier(

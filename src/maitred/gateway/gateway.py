@@ -252,11 +252,13 @@ class Gateway:
         user: str = "",
         *,
         require_worker: bool = False,
+        trace: bytes = b"",
     ) -> EnqueuedTask:
-        """Add a task for the user, if a handler accepts it; return it once it is durable."""
+        """Add a task for the user, with its trace context, if a handler accepts it; return it once
+        it is durable."""
         adding = self._adding(namespace, queue, user)
         await adding.check([payload], require_worker=require_worker)
-        return await adding.add(conditions, payload)
+        return await adding.add(conditions, payload, trace)
 
     def _adding(self, namespace: str, queue: str, user: str) -> EnqueueBatches:
         key = (namespace, queue, user)

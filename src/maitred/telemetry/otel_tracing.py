@@ -109,7 +109,8 @@ class _Recorded:
         if task:
             self._span.set_attribute("messaging.message.id", task)
         if problem is not None:
-            self._fails(getattr(problem, "code", type(problem).__qualname__), str(problem))
+            # Without its message, which may quote an argument.
+            self._fails(getattr(problem, "code", type(problem).__qualname__), "")
         self._span.end()
 
     def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
@@ -242,7 +243,9 @@ class OpenTelemetryTracing:
         if not is_recorded(trace):
             return self._begin_at_worker(trace, name, SpanKind.SERVER, attributes)
         base = in_round(trace, 0)  # the same for all attempts, whose number the round is
-        return self._attempt(trace, base, name, (SpanKind.SERVER, query, attempt), attributes)
+        # Without the gateway: a worker may know it by an address, which changes with the link.
+        item = f"{queue} {query.rpartition('/')[2]}"
+        return self._attempt(trace, base, name, (SpanKind.SERVER, item, attempt), attributes)
 
     def _attempt(
         self,

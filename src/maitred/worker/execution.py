@@ -101,6 +101,7 @@ class Execution(HandlerCall):
         proof: bytes,
         now: float,
         lease_ends_at: float,
+        trace: bytes = b"",
     ) -> None:
         self.origin = origin
         self.key = key
@@ -123,6 +124,7 @@ class Execution(HandlerCall):
         self._hidden = None
         self.task = None
         self.span = None
+        self.trace = trace
         self._timer: asyncio.TimerHandle | None = None
 
     def begin_in_thread(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from maitred.app.attempt import Attempt, running
 from maitred.protocol.tasks import DONE, RETURNED
+from maitred.trace_context import headers_of
 from maitred.worker import outcomes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class HandlerHost(Protocol):
 class HandlerCall(Attempt):
     """The attempt that `maitred.current()` returns, with the call of its handler."""
 
-    __slots__ = ("_entered", "_hidden", "_host", "_thread_call", "span", "task")
+    __slots__ = ("_entered", "_hidden", "_host", "_thread_call", "span", "task", "trace")
 
     what: ClassVar[str]
     """The word for it in messages: "task" or "query"."""
@@ -52,6 +53,8 @@ class HandlerCall(Attempt):
     """Calls an async handler (`run`); None while there is none."""
     span: OpenSpan | None
     """The span of the call; None if the worker does not trace."""
+    trace: bytes
+    """The trace context that the task or query came with; empty if there is none."""
     _hidden: tuple[HiddenParameters, bytes] | Redaction | None
     """The hidden parameters and the encoded arguments, or what was made of them; None if the
     handler hides nothing."""
@@ -101,6 +104,10 @@ class HandlerCall(Attempt):
         if self.span is not None and self.span.trace_id:
             labels["trace"] = self.span.trace_id
         return labels
+
+    def trace_headers(self) -> dict[str, str]:
+        trace = self.trace if self.span is None else self.span.context
+        return headers_of(trace, self.query_id or self.task_id)
 
     def end_span(self, span: OpenSpan, ending: Ending) -> None:
         """End the span of the call as the call ended, without hidden arguments."""

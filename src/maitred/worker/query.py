@@ -90,6 +90,7 @@ class Query(HandlerCall):
         "_most_bytes",
         "_rows",
         "_user",
+        "_why",
         "again",
         "again_until",
         "begun_at",
@@ -104,6 +105,8 @@ class Query(HandlerCall):
 
     what = "query"
     _host: QueryHost
+    _why: Ending
+    """The ending with which it was stopped; only set if it was (`cancelled`)."""
 
     def __init__(
         self,
@@ -156,6 +159,7 @@ class Query(HandlerCall):
         self._hidden = None
         self.task = None
         self.span = None
+        self.trace = message.trace
 
     @property
     def user(self) -> str:
@@ -193,8 +197,9 @@ class Query(HandlerCall):
         """Call the handler."""
         host, served = self._host, self.served
         function = served.asked
+        context = None if host.tracing is None else host.tracing.outside.copy()
         if served.is_async and not served.is_stream:
-            self.task = host.loop.create_task(self.run(function, args, named))
+            self.task = host.loop.create_task(self.run(function, args, named), context=context)
         elif served.is_stream:
             rows: RowStream | Gathered
             if message.rows:
@@ -208,7 +213,7 @@ class Query(HandlerCall):
             self._rows = rows
             if served.is_async:
                 self.task = host.loop.create_task(
-                    self.run(self._drain, (function, args, named, rows), {})
+                    self.run(self._drain, (function, args, named, rows), {}), context=context
                 )
             else:
                 self._begin_in_thread(self._pump, function, args, named, rows)
@@ -262,6 +267,7 @@ class Query(HandlerCall):
         if self.cancelled:
             return
         self.cancelled = True
+        self._why = why
         if self._rows is not None:
             self._rows.close()
         if not self.told:
@@ -316,6 +322,8 @@ class Query(HandlerCall):
             if not done:
                 self._log_failure(ending)
         host.ended(self, now, good=done)
+        if self.span is not None:
+            self.end_span(self.span, self._why if self.cancelled else ending)
         if not self.told:
             self._answer(ending, now)
 

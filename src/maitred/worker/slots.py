@@ -118,7 +118,7 @@ class WorkerSlots:
             return
         statistics.busy += 1
         execution = origin.running[key] = Execution(
-            self, origin, key, given.proof, now, lease_ends_at
+            self, origin, key, given.proof, now, lease_ends_at, given.trace
         )
         self.capacity.begun(execution, now)
         if served.hidden is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("method", "path", "headers", "body")
 JSON: Final = "application/json"
+TRACE_HEADERS: Final = ("traceparent", "tracestate")
 BYTES: Final = "application/octet-stream"
 EXCERPT_LETTERS: Final = 300
 """Most letters of the back end's error that the failure quotes."""
@@ -156,6 +157,8 @@ def content(request: UpstreamRequest) -> tuple[dict[str, str], bytes]:
     asked_by = current().query_id
     if asked_by:
         defaults["X-Request-Id"] = asked_by
+    if named.isdisjoint(TRACE_HEADERS):  # else the caller has begun the trace of the back end
+        defaults |= current().trace_headers()
     for name, value in defaults.items():
         if name.lower() not in named:
             headers = {**headers, name: value}

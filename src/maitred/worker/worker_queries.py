@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from maitred.errors import AtCapacity, InvalidArguments, Overloaded, SlotTaken
 from maitred.protocol.tasks import Reserved
+from maitred.trace_context import NOT_RECORDED
 from maitred.wire.alarm import Alarm
 from maitred.wire.complaints import Complaints
 from maitred.worker import outcomes, reservations
@@ -94,6 +95,7 @@ class WorkerQueries:
         self._slots = slots
         self._statistics = context.statistics
         self._log = context.log
+        self._worker = context.name
         self._book: Reservations[Served] = Reservations()
         self._passes: Passes[Served] = Passes()
         self._early = EarlyQueries(settings.early_queries, settings.early_bytes)
@@ -388,6 +390,11 @@ class WorkerQueries:
         asker.begun(stream, query)
         if served.hidden is not None:
             query.hide(served.hidden, message.payload)
+        if self.tracing is not None and message.trace != NOT_RECORDED:
+            queue = f"{served.view.id.namespace}/{served.view.id.queue}"
+            query.span = self.tracing.answers(
+                message.trace, queue, query.query_id, worker=self._worker
+            )
         try:
             args, named = served.read(message.payload)
         except InvalidArguments as problem:

@@ -27,6 +27,7 @@ from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.sessions import CSRF_HEADER
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source
+from maitred.trace_context import traceparent
 
 if TYPE_CHECKING:
     import asyncio
@@ -386,6 +387,8 @@ class HttpConnection(HttpReader):
             request.keep_alive = False
         if not request.keep_alive or request.is_10:
             extra += _connection(request)
+        if request.trace:
+            extra += _trace(request)
         data = b"%b%b\r\nContent-Length: %d\r\n%b%b\r\n%b" % (
             LINES[status],
             content_type,
@@ -429,6 +432,8 @@ class HttpConnection(HttpReader):
             request.keep_alive = False
         if self.listener.draining:
             request.keep_alive = False
+        if request.trace:
+            extra += _trace(request)
         chunked = b"" if request.is_10 else b"Transfer-Encoding: chunked\r\n"
         self._write(
             b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bCache-Control: no-store\r\n%b%b%b\r\n"
@@ -611,6 +616,10 @@ class HttpConnection(HttpReader):
 
 def _too_slow(what: str, seconds: float) -> TooSlow:
     return TooSlow(f"It took more than {seconds:g} s for {what} of the request to arrive.")
+
+
+def _trace(request: HttpRequest) -> bytes:
+    return b"traceresponse: %b\r\n" % traceparent(request.trace).encode()
 
 
 def _connection(request: HttpRequest) -> bytes:

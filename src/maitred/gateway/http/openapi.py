@@ -115,6 +115,10 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
 """The successful answers of each route in JSON or msgpack; None: what the handler returned."""
 
 
+TRACED: Final = frozenset(("query", "add_task"))
+"""The routes whose requests belong to the traces of their callers."""
+
+
 def _fields(required: Json, **others: Json) -> Json:
     return {"type": "object", "required": list(required), "properties": {**required, **others}}
 
@@ -230,6 +234,11 @@ def _parameters(route: HttpRoute) -> list[Json]:
         one = parameter(route.handler, name)
         where = {"name": name, "in": "header" if name.startswith(PREFIX) else "query"}
         found.append(where | {"description": one.text, "schema": one.schema()})
+    if route.handler in TRACED:
+        for name in ("traceparent", "tracestate"):
+            text = "W3C Trace Context of the caller; ignored if it is not valid"
+            where = {"name": name, "in": "header", "description": text}
+            found.append(where | {"schema": {"type": "string"}})
     return found
 
 
@@ -256,6 +265,9 @@ def _responses(route: HttpRoute, *, is_open: bool) -> Json:
                 "Maitred-Worker": _header("The worker that answered", "string"),
                 "Maitred-Stream": _header("`true`: rows, one after the other", "string"),
             }
+        if route.handler in TRACED:
+            own = responses[str(status)].setdefault("headers", {})
+            own["traceresponse"] = _header("The gateway's span, if it is recorded", "string")
     for status in (*_NAMED, *_ALWAYS) if not is_open else _ALWAYS:
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses

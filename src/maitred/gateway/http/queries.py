@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.formats import Format
     from maitred.gateway.http.request import HttpRequest
-    from maitred.gateway.query_interface import QueryInProgress
+    from maitred.gateway.query_interface import QueryInProgress, QueryRunner
     from maitred.logs import Logger
     from maitred.settings import GatewaySettings
 
@@ -72,6 +72,7 @@ class QueryRoutes:
         self._gateway = listener.gateway
         self._default_seconds = listener.settings.querying.timeout_seconds
         self._names: dict[str, bytes] = {}
+        self._traces = listener.gateway.surroundings.tracing is not None
         audit = listener.gateway.guard.audit
         self._audit = None if audit is None or audit.queries == "none" else audit
         """The audit log if it records queries, else None."""
@@ -100,20 +101,22 @@ class QueryRoutes:
         request.body = b""
         if self._audit is not None:
             self._tell_of_query(connection, request, f"{namespace}/{queue}", payload)
-        running = self._gateway.ask().begin(
-            Ask(
-                namespace=namespace,
-                queue=queue,
-                payload=payload,
-                deadline=request.began + limit,
-                priority=priority,
-                idempotent=idempotent,
-                do_not_queue=do_not_queue,
-                rows=not form.gather,
-                user=identity.name if identity is not None else "",
-                connection=connection.name,
-            )
+        ask = Ask(
+            namespace=namespace,
+            queue=queue,
+            payload=payload,
+            deadline=request.began + limit,
+            priority=priority,
+            idempotent=idempotent,
+            do_not_queue=do_not_queue,
+            rows=not form.gather,
+            user=identity.name if identity is not None else "",
+            connection=connection.name,
         )
+        if b"traceparent" in headers:
+            ask.trace = request.caller_trace()
+        runner = self._gateway.ask()
+        running = _begin_traced(runner, ask, request) if self._traces else runner.begin(ask)
         request.running = running
         running.then(partial(self._came, connection, request, running, form))
 
@@ -220,6 +223,16 @@ class QueryRoutes:
             )
         body = form.value(CancelledQuery(sequence, state))
         connection.answer(request, 200, form.content_type, body)
+
+
+def _begin_traced(runner: QueryRunner, ask: Ask, request: HttpRequest) -> QueryInProgress:
+    """Begin a query at a gateway that traces; its answer names its span, even if it is refused."""
+    of_caller = ask.trace
+    try:
+        return runner.begin(ask)
+    finally:
+        if ask.trace != of_caller:
+            request.traced_as(ask.trace)
 
 
 def plain_form(request: HttpRequest) -> Format:

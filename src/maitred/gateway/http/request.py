@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.trace_context import from_headers, is_recorded
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -39,6 +41,7 @@ class HttpRequest:
         "running",
         "target",
         "task",
+        "trace",
     )
 
     def __init__(
@@ -79,6 +82,23 @@ class HttpRequest:
         """The query that the request began; None if there is none."""
         self.task: asyncio.Task[Any] | None = None
         """The asyncio task that works on the answer; None if there is none."""
+        self.trace = b""
+        """The trace context of the gateway's span, which the answer names; empty if the gateway
+        records none for this request."""
+
+    def caller_trace(self) -> bytes:
+        """Return the trace context that the caller sent; empty if there is none that is valid."""
+        headers = self.headers
+        parent = headers.get(b"traceparent")
+        if parent is None:
+            return b""
+        state = headers.get(b"tracestate", b"")
+        return from_headers(parent.decode("latin-1"), state.decode("latin-1"))
+
+    def traced_as(self, context: bytes) -> None:
+        """Name this context, of the gateway's own span, in the answer, if the span is recorded."""
+        if is_recorded(context):
+            self.trace = context
 
     def drop(self) -> None:
         """Cancel the query and the task: the caller has left."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from maitred.app.options import conditions
 from maitred.app.task import error_of
+from maitred.client.enqueue_batches import added_within
 from maitred.errors import MaitredError
 from maitred.gateway.http.answers import (
     AddedTask,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.request import HttpRequest
+    from maitred.telemetry.tracing import OpenSpan
 
 REQUIRE_WORKER: Final = "require_worker"
 
@@ -31,6 +34,7 @@ class TaskRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._tracing = gateway.surroundings.tracing
 
     async def add_task(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
@@ -42,16 +46,40 @@ class TaskRoutes:
         request.body = b""
         options = dict(request.query)
         required = options.pop(REQUIRE_WORKER, 0)
+        wanted = conditions(options)
         user = request.identity.name if request.identity is not None else ""
-        place = await self._gateway.add(
-            namespace, queue, conditions(options), payload, user, require_worker=bool(required)
+        name = f"{namespace}/{queue}"
+        trace, span = self._begin_span(request, name)
+        add = partial(
+            self._gateway.add,
+            namespace,
+            queue,
+            wanted,
+            payload,
+            user,
+            require_worker=bool(required),
+            trace=trace,
         )
+        place = await (add() if span is None else added_within(span, add, name))
         path = _path(namespace, queue, place.partition, place.sequence)
-        number = f"{namespace}/{queue}/{place.partition}/{place.sequence}"
+        number = f"{name}/{place.partition}/{place.sequence}"
         body = form.value(AddedTask(number, place.partition, place.sequence, path))
         connection.answer(
             request, 202, form.content_type, body, b"Location: %b\r\n" % path.encode()
         )
+
+    def _begin_span(self, request: HttpRequest, queue: str) -> tuple[bytes, OpenSpan | None]:
+        """Begin the span of a task that a request adds; return the task's trace context, and None
+        for the span if there is none, because this gateway does not trace or skips this task."""
+        trace, tracing = request.caller_trace(), self._tracing
+        if tracing is None:
+            return trace, None
+        skipped = None if trace else tracing.skipped()
+        if skipped is not None:
+            return skipped, None
+        span = tracing.sends(queue, 1, trace)
+        request.traced_as(span.context)
+        return span.context, span
 
     async def task_result(
         self,
