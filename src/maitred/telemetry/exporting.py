@@ -27,6 +27,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from maitred import __version__
 from maitred.line_budget import LineBudget, left_out
 from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+from maitred.telemetry.quick_spans import QuickSpan, QuickSpans
+from maitred.telemetry.sdk_spans import SdkSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,31 +55,42 @@ _LOGGER: Final = "opentelemetry"
 own_log: Final = logging.getLogger(f"{_LOGGER}.maitred")
 """For what this package has to say beside OpenTelemetry's own complaints."""
 _QUEUE_VARIABLE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
+_SDK_VARIABLES: Final = ("OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED")
+"""Variables that only the SDK's own spans obey."""
 _RESOURCE_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 def tracing_of_process(
     settings: Telemetry,
-    log: Logger,
+    log: Logger | None,
     *,
     service: str,
     **attributes: str | int,
 ) -> tuple[OpenTelemetryTracing, TracerProvider]:
     """Return the tracing of a process of maitred itself, and its provider: it exports to the
-    receiver of the settings. `attributes` describe the process (`maitred.NAME`)."""
-    provider = TracerProvider(resource=resource(service, attributes), shutdown_on_exit=False)
+    receiver of the settings. `attributes` describe the process (`maitred.NAME`).
+
+    Without a `log` the process is another program's: OpenTelemetry logs and ends as it does by
+    itself."""
+    described = resource(service, attributes)
+    provider = TracerProvider(resource=described, shutdown_on_exit=log is None)
     exporter = CountingExporter(_span_exporter(settings))
-    provider.add_span_processor(CountingBatches(exporter))
-    log_failures(log)
+    batches = CountingBatches(exporter)
+    provider.add_span_processor(batches)
+    if log is not None:
+        log_failures(log)
+    is_by_the_sdk = any(name in os.environ for name in _SDK_VARIABLES)
+    spans = SdkSpans(provider) if is_by_the_sdk else QuickSpans(batches.queue, described)
 
     async def close() -> None:
         if not await in_thread(provider.shutdown):
             exporter.shutdown()  # ends what hangs
-            log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
+            if log is not None:
+                log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
     tracing = OpenTelemetryTracing(
-        provider,
+        spans,
         sample=settings.sample,
         random=random.random,
         statistics=exporter.statistics,
@@ -158,11 +171,12 @@ class CountingExporter(SpanExporter):
         self.exported = 0
         self.lost = 0
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[ReadableSpan | QuickSpan]) -> SpanExportResult:
         """Send the spans, and count them."""
         self.taken += len(spans)
+        readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
         try:
-            result = self._exporter.export(spans)
+            result = self._exporter.export(readable)
         except BaseException:
             self.lost += len(spans)
             raise
@@ -199,8 +213,11 @@ class CountingBatches(BatchSpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue the span for its export."""
-        if not (span.context and span.context.trace_flags.sampled):
-            return
+        if span.context and span.context.trace_flags.sampled:
+            self.queue(span)
+
+    def queue(self, span: ReadableSpan | QuickSpan) -> None:
+        """Queue a span that is recorded."""
         with self._lock:  # spans end in threads of plain handlers, too
             has_room = self._given - self._counting.taken < self._room
             if has_room:
@@ -208,7 +225,7 @@ class CountingBatches(BatchSpanProcessor):
             else:
                 self._counting.lost += 1
         if has_room:
-            super().on_end(span)
+            self._batch_processor.emit(span)  # type: ignore[arg-type]
         elif self._budget.take(time.monotonic()) is not None:
             own_log.warning("The queue of spans is full.")
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from maitred import __version__
 from maitred.metrics.cumulative import CumulativeSeries
 from maitred.metrics.page_reader import read_page
-from maitred.telemetry.otel_tracing import SCOPE
+from maitred.telemetry.sdk_spans import SCOPE
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

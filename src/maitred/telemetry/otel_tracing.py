@@ -5,145 +5,67 @@ else by a fraction (`sample`) that is drawn before OpenTelemetry is asked. A spa
 recorded would cost OpenTelemetry several microseconds, a third of what a whole task costs.
 
 Ids of spans that another process has to know are computed from the context (`derived_span_id`).
-OpenTelemetry has a generator of ids for that; this module gives the id that comes next to its own.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry import context as contexts
-from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import SpanKind, get_current_span
 
-from maitred import __version__
-from maitred.telemetry.tracing import NoSpan
+from maitred.telemetry.sdk_spans import Unrecorded, remote, trace_of
 from maitred.trace_context import (
     NOT_RECORDED,
+    child_of,
     derived_span_id,
-    flags_of,
     in_round,
     is_context,
     is_recorded,
     is_wait_recorded,
     packed,
     round_of,
-    span_id_of,
     state_of,
-    trace_id_of,
     traceparent,
     waits_recorded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Span, TracerProvider
-
-    from maitred.telemetry.tracing import OpenSpan, TaskId
-
-SCOPE: Final = "maitred"
-"""Name of the instrumentation scope of all spans."""
+    from maitred.telemetry.tracing import Attributes, OpenSpan, TaskId
 
 SYSTEM: Final = "maitred"
 
-SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
-Attributes = dict[str, str | int]
+class SpanRecorder(Protocol):
+    """Begins the spans of one process."""
 
-
-class _PresetIds(RandomIdGenerator):
-    """Random ids, and the span id that was asked for where one was."""
-
-    def __init__(self) -> None:
-        self.next = threading.local()
-
-    def generate_span_id(self) -> int:
-        preset: int = self.next.__dict__.pop("span", 0)
-        return preset or super().generate_span_id()
-
-
-class _Unrecorded(NoSpan):
-    """A span that is not recorded; the trace's context is sent along all the same."""
-
-    __slots__ = ("_within", "context")
-
-    def __init__(self, trace: bytes, within: Context) -> None:
-        self.context = trace
-        self._within = within
-
-    def enter(self) -> None:
-        contexts.attach(self._within)
-
-
-class _Recorded:
-    """A span that is recorded."""
-
-    __slots__ = ("_span", "context", "trace_id")
-
-    def __init__(self, span: Span, trace: bytes) -> None:
-        self._span = span
-        self.context = trace
-        self.trace_id = trace[4:20].hex()
-
-    def enter(self) -> None:
-        contexts.attach(set_span_in_context(self._span))
-
-    def end(self, problem: BaseException | None = None, *, task: str = "") -> None:
-        if task:
-            self._span.set_attribute("messaging.message.id", task)
-        if problem is not None:
-            # Without its message, which may quote an argument.
-            self._fails(getattr(problem, "code", type(problem).__qualname__), "")
-        self._span.end()
-
-    def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
-        event: Attributes = {"exception.type": kind, "exception.message": message}
-        if traceback:
-            event["exception.stacktrace"] = traceback
-        self._span.add_event("exception", event)
-        self._fails(kind, message)
-        self._span.end()
-
-    def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
-        attributes: Attributes = {
-            "maitred.query.status": status,
-            "maitred.query.attempts": attempts,
-        }
-        if worker:
-            attributes["maitred.worker"] = worker
-        self._span.set_attributes(attributes)
-        if error:
-            self._fails(error.partition(":")[0], error)
-        self._span.end()
-
-    def _fails(self, kind: str, message: str) -> None:
-        self._span.set_attribute("error.type", kind)
-        self._span.set_status(Status(StatusCode.ERROR, message or kind))
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Attributes,
+        parent: bytes,
+        *,
+        span_id: int = 0,
+        link: int = 0,
+        start_ns: int | None = None,
+    ) -> OpenSpan:
+        """Begin a span within the trace of its parent, or a new one if that is empty. `link` is the
+        id of another span of the trace. The id and the start are by default a random one and
+        now."""
 
 
 class OpenTelemetryTracing:
-    """Records spans with a provider of OpenTelemetry; see `Tracing` for what each method means."""
+    """Decides what is recorded; see `Tracing` for what each method means."""
 
     def __init__(
         self,
-        provider: TracerProvider,
+        spans: SpanRecorder,
         *,
         sample: float,
         random: Callable[[], float],
@@ -152,24 +74,15 @@ class OpenTelemetryTracing:
     ) -> None:
         """`random` returns a number from 0 to 1, for each trace that begins here; the fraction
         `sample` of them is recorded. `close` exports what is left; without it, that is up to the
-        owner of the provider."""
-        self._tracer = provider.get_tracer(SCOPE, __version__)
-        self._ids = _PresetIds()
-        if isinstance(self._tracer, SdkTracer):
-            # Another kind of tracer draws its ids itself; then links between attempts point to
-            # spans that do not exist, and all else is the same.
-            self._tracer.id_generator = self._ids
+        owner of the spans."""
+        self._spans = spans
         self._sample = sample
         self._random = random
         self._statistics = statistics
         self._close = close
-        unrecorded = SpanContext(
-            self._ids.generate_trace_id(), self._ids.generate_span_id(), is_remote=True
-        )
-        self._not_recorded = _Unrecorded(
-            NOT_RECORDED, set_span_in_context(NonRecordingSpan(unrecorded))
-        )
-        self._last = (b"", contexts.Context())
+        ids = RandomIdGenerator()
+        unrecorded = packed(ids.generate_trace_id(), ids.generate_span_id(), 0)
+        self._not_recorded = Unrecorded(NOT_RECORDED, remote(unrecorded))
         self.outside = copy_context()
         self.outside.run(self._not_recorded.enter)
 
@@ -182,15 +95,13 @@ class OpenTelemetryTracing:
         span = get_current_span(current).get_span_context()
         if not span.is_valid:
             return NOT_RECORDED if self._sample <= self._random() else None
-        return None if span.trace_flags.sampled else _packed(span)
+        return None if span.trace_flags.sampled else trace_of(span)
 
     def sends(self, queue: str, tasks: int, parent: bytes = b"") -> OpenSpan:
         attributes = _of_queue(queue, "send")
         if tasks > 1:
             attributes["messaging.batch.message_count"] = tasks
-        return self._begin(
-            parent, f"send {queue}", SpanKind.PRODUCER, attributes, contexts.get_current()
-        )
+        return self._begin(parent or _current(), f"send {queue}", SpanKind.PRODUCER, attributes)
 
     # Nodes
 
@@ -202,15 +113,14 @@ class OpenTelemetryTracing:
         attributes = _of_task(task, "wait", attempt)
         if forwarded:
             attributes["maitred.forwarded"] = True
-        now = time.time_ns()
-        self._ids.next.span = derived_span_id(trace, "wait", str(task), attempt)
-        span = self._tracer.start_span(
+        self._spans.start(
             f"wait {task.queue}",
-            context=self._remote(trace),
-            attributes=attributes,
-            start_time=now - int(max(seconds, 0.0) * 1e9),
-        )
-        span.end(now)
+            SpanKind.INTERNAL,
+            attributes,
+            trace,
+            span_id=derived_span_id(trace, "wait", str(task), attempt),
+            start_ns=time.time_ns() - int(max(seconds, 0.0) * 1e9),
+        ).end()
         return waits_recorded(trace)
 
     # Workers
@@ -218,16 +128,22 @@ class OpenTelemetryTracing:
     def processes(self, trace: bytes, task: TaskId, attempt: int, *, worker: str) -> OpenSpan:
         if trace == NOT_RECORDED:
             return self._not_recorded
-        attributes = _of_task(task, "process", attempt) | {"maitred.worker": worker}
+        attributes = _of_task(task, "process", attempt)
+        attributes["maitred.worker"] = worker
         name = f"process {task.queue}"
         if not is_recorded(trace):
             return self._begin_at_worker(trace, name, SpanKind.CONSUMER, attributes)
+        item = str(task)
         parent = trace
         if is_wait_recorded(trace):
-            waited = derived_span_id(trace, "wait", str(task), attempt)
-            parent = packed(trace_id_of(trace), waited, flags_of(trace), state_of(trace))
-        return self._attempt(
-            parent, trace, name, (SpanKind.CONSUMER, str(task), attempt), attributes
+            parent = child_of(trace, derived_span_id(trace, "wait", item, attempt))
+        return self._spans.start(
+            name,
+            SpanKind.CONSUMER,
+            attributes,
+            parent,
+            span_id=derived_span_id(trace, "run", item, attempt),
+            link=derived_span_id(trace, "run", item, attempt - 1) if attempt > 1 else 0,
         )
 
     def answers(self, trace: bytes, queue: str, query: str, *, worker: str) -> OpenSpan:
@@ -245,49 +161,38 @@ class OpenTelemetryTracing:
         base = in_round(trace, 0)  # the same for all attempts, whose number the round is
         # Without the gateway: a worker may know it by an address, which changes with the link.
         item = f"{queue} {query.rpartition('/')[2]}"
-        return self._attempt(trace, base, name, (SpanKind.SERVER, item, attempt), attributes)
-
-    def _attempt(
-        self,
-        parent: bytes,
-        base: bytes,
-        name: str,
-        attempt: tuple[SpanKind, str, int],
-        attributes: Attributes,
-    ) -> OpenSpan:
-        kind, item, number = attempt
-        links = []
-        if number > 1:
-            before = derived_span_id(base, "run", item, number - 1)
-            links.append(
-                Link(SpanContext(trace_id_of(base), before, is_remote=True, trace_flags=SAMPLED))
-            )
-        preset = derived_span_id(base, "run", item, number)
-        return self._start(name, kind, attributes, self._remote(parent), links, preset)
+        return self._spans.start(
+            name,
+            SpanKind.SERVER,
+            attributes,
+            trace,
+            span_id=derived_span_id(base, "run", item, attempt),
+            link=derived_span_id(base, "run", item, attempt - 1) if attempt > 1 else 0,
+        )
 
     # Gateways
 
     def queries(self, queue: str, parent: bytes, *, served: bool) -> OpenSpan:
-        attributes: Attributes = {"rpc.system": SYSTEM, "rpc.service": queue}
-        kind = SpanKind.SERVER if served else SpanKind.CLIENT
-        current = contexts.get_current()
         if not parent:
             trace = self.skipped()
             if trace == NOT_RECORDED:
                 return self._not_recorded
             if trace is not None:
-                return _Unrecorded(trace, current)
-        return self._begin(parent, f"query {queue}", kind, attributes, current)
+                return Unrecorded(trace, contexts.get_current())
+            parent = _current()
+        attributes: Attributes = {"rpc.system": SYSTEM, "rpc.service": queue}
+        kind = SpanKind.SERVER if served else SpanKind.CLIENT
+        return self._begin(parent, f"query {queue}", kind, attributes)
 
     # All
 
     def headers(self) -> dict[str, str]:
-        current = get_current_span().get_span_context()
-        if not current.is_valid:
+        trace = _current()
+        if not trace:
             return {}
-        headers = {"traceparent": traceparent(_packed(current))}
-        if current.trace_state:
-            headers["tracestate"] = current.trace_state.to_header()
+        headers = {"traceparent": traceparent(trace)}
+        if state := state_of(trace):
+            headers["tracestate"] = state
         return headers
 
     def statistics(self) -> dict[str, int]:
@@ -300,80 +205,41 @@ class OpenTelemetryTracing:
     def _begin_at_worker(
         self, trace: bytes, name: str, kind: SpanKind, attributes: Attributes
     ) -> OpenSpan:
-        """Begin a span whose caller does not record its trace, or does not trace at all. The
-        current span is none of the caller's, so it does not count."""
+        """Begin a span whose caller does not record its trace, or does not trace at all."""
         if not trace and self._sample <= self._random():
             return self._not_recorded
-        return self._begin(trace, name, kind, attributes, contexts.Context())
+        return self._begin(trace, name, kind, attributes)
 
-    def _begin(
-        self, parent: bytes, name: str, kind: SpanKind, attributes: Attributes, current: Context
-    ) -> OpenSpan:
-        """Begin a span whose parent is this context, or else the current span, unless the trace of
-        the parent is not recorded."""
+    def _begin(self, parent: bytes, name: str, kind: SpanKind, attributes: Attributes) -> OpenSpan:
+        """Begin a span with this parent, unless the trace of the parent is not recorded."""
         if parent == NOT_RECORDED:
             return self._not_recorded
-        if is_context(parent):
-            current = self._remote(parent)
-            if not is_recorded(parent):
-                return _Unrecorded(parent, current)
-        return self._start(name, kind, attributes, current)
-
-    def _start(
-        self,
-        name: str,
-        kind: SpanKind,
-        attributes: Mapping[str, str | int],
-        within: Context,
-        links: Sequence[Link] = (),
-        preset: int = 0,
-    ) -> OpenSpan:
-        if preset:
-            self._ids.next.span = preset
-        span = self._tracer.start_span(name, within, kind, attributes, links)
-        context = span.get_span_context()
-        if span.is_recording():
-            return _Recorded(span, _packed(context))
-        # The sampler of the provider decided so, or there is no provider.
-        trace = _packed(context) if context.is_valid else b""
-        return _Unrecorded(trace, set_span_in_context(span))
-
-    def _remote(self, trace: bytes) -> Context:
-        """Return a context of OpenTelemetry in which a span of another process is current. The
-        tasks of one batch have the same, so the last one is kept."""
-        known, context = self._last
-        if known != trace:
-            state = TraceState.from_header([state_of(trace)]) if state_of(trace) else None
-            span = SpanContext(
-                trace_id_of(trace),
-                span_id_of(trace),
-                is_remote=True,
-                trace_flags=TraceFlags(flags_of(trace)),
-                trace_state=state,
-            )
-            context = set_span_in_context(NonRecordingSpan(span), contexts.Context())
-            self._last = (trace, context)
-        return context
+        if not is_context(parent):
+            parent = b""
+        elif not is_recorded(parent):
+            return Unrecorded(parent, remote(parent))
+        return self._spans.start(name, kind, attributes, parent)
 
 
-def _packed(context: SpanContext) -> bytes:
-    state = context.trace_state.to_header() if context.trace_state else ""
-    flags = TraceFlags.SAMPLED if context.trace_flags.sampled else TraceFlags.DEFAULT
-    return packed(context.trace_id, context.span_id, flags, state)
+def _current() -> bytes:
+    """Return the context of the current span; empty if there is none."""
+    span = get_current_span().get_span_context()
+    return trace_of(span) if span.is_valid else b""
 
 
 def _of_queue(queue: str, operation: str) -> Attributes:
     return {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
-        "messaging.operation.type": operation if operation != "wait" else "receive",
         "messaging.destination.name": queue,
     }
 
 
 def _of_task(task: TaskId, operation: str, attempt: int) -> Attributes:
-    return _of_queue(task.queue, operation) | {
-        "messaging.destination.partition.id": str(task.partition),
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": task.queue,
         "messaging.message.id": str(task),
         "maitred.attempt": attempt,
     }

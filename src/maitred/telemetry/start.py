@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maitred.telemetry.tracing import Tracing
 
 WORKER_SERVICE: Final = "maitred-worker"
+APP_SERVICE: Final = "maitred-app"
 """Name of the process of a worker for receivers of telemetry."""
 
 _NEEDED: Final = (
@@ -65,27 +66,13 @@ def process_tracing(
 
 
 def worker_tracing(settings: Telemetry, log: Logger, *, name: str) -> Tracing | None:
-    """Return the tracing of a worker's process; None if it does not trace.
+    """Return the tracing of a worker's process; None if it does not trace."""
+    return _of_whole_process(settings, log, WORKER_SERVICE, worker=name)
 
-    If the program has set up OpenTelemetry, maitred records with that, as `program_tracing` does.
-    Else its own provider becomes the one of the whole process, so that libraries that handlers use
-    are traced as well.
-    """
-    if not settings.traces:
-        return None
-    check_installed()
-    from opentelemetry import trace
 
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return program_tracing(settings.sample)
-    from maitred.telemetry.exporting import tracing_of_process
-
-    try:
-        tracing, provider = tracing_of_process(settings, log, service=WORKER_SERVICE, worker=name)
-    except ValueError as problem:
-        raise _refused(problem) from problem
-    trace.set_tracer_provider(provider)
-    return tracing
+def app_tracing(settings: Telemetry) -> Tracing | None:
+    """Return the tracing of a program that its environment asks to trace; None if it does not."""
+    return _of_whole_process(settings, None, APP_SERVICE)
 
 
 def program_tracing(sample: float = 1.0) -> Tracing:
@@ -98,8 +85,32 @@ def program_tracing(sample: float = 1.0) -> Tracing:
     from opentelemetry.trace import get_tracer_provider
 
     from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+    from maitred.telemetry.sdk_spans import SdkSpans
 
-    return OpenTelemetryTracing(get_tracer_provider(), sample=sample, random=random.random)
+    spans = SdkSpans(get_tracer_provider())
+    return OpenTelemetryTracing(spans, sample=sample, random=random.random)
+
+
+def _of_whole_process(
+    settings: Telemetry, log: Logger | None, service: str, **attributes: str | int
+) -> Tracing | None:
+    """Record with OpenTelemetry as the program has set it up. If it has not, make a provider and
+    set it for the whole process, so that libraries that the program uses are traced as well."""
+    if not settings.traces:
+        return None
+    check_installed()
+    from opentelemetry import trace
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return program_tracing(settings.sample)
+    from maitred.telemetry.exporting import tracing_of_process
+
+    try:
+        tracing, provider = tracing_of_process(settings, log, service=service, **attributes)
+    except ValueError as problem:
+        raise _refused(problem) from problem
+    trace.set_tracer_provider(provider)
+    return tracing
 
 
 def export_metrics(

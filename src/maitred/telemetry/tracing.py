@@ -24,6 +24,9 @@ from maitred.trace_context import NOT_RECORDED
 if TYPE_CHECKING:
     import contextvars
 
+Attributes = dict[str, str | int]
+"""What a span says of a task or query."""
+
 
 class OpenSpan(Protocol):
     """A span that has begun; it is recorded when it ends."""
@@ -48,6 +51,42 @@ class OpenSpan(Protocol):
 
     def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
         """End the span of a query as its row in the query table says."""
+
+
+class RecordedSpan:
+    """What a span that is recorded says at its end. Subclasses record it."""
+
+    __slots__ = ()
+
+    def note(self, attributes: Attributes) -> None:
+        """Add attributes."""
+        raise NotImplementedError
+
+    def finish(self, error: str = "", message: str = "", traceback: str = "") -> None:
+        """End the span; with the class or code of an error, if there was one."""
+        raise NotImplementedError
+
+    def end(self, problem: BaseException | None = None, *, task: str = "") -> None:
+        if task:
+            self.note({"messaging.message.id": task})
+        if problem is None:
+            self.finish()
+        else:
+            # Without its message, which may quote an argument.
+            self.finish(getattr(problem, "code", type(problem).__qualname__))
+
+    def failed(self, kind: str, message: str = "", traceback: str = "") -> None:
+        self.finish(kind, message, traceback)
+
+    def query_ended(self, status: str, worker: str, attempts: int, error: str) -> None:
+        attributes: Attributes = {
+            "maitred.query.status": status,
+            "maitred.query.attempts": attempts,
+        }
+        if worker:
+            attributes["maitred.worker"] = worker
+        self.note(attributes)
+        self.finish(error.partition(":")[0], error)
 
 
 class TaskId(NamedTuple):

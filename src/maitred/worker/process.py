@@ -73,7 +73,6 @@ async def work(
         if worker is not None:
             worker.stop()
 
-    tracing = worker_tracing(telemetry, log, name=name)
     signals = StopSignals()
     signals.watch(loop, stop, force)
     monitor: WorkerMonitor | None = None
