@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WORKER_SERVICE: Final = "maitred-worker"
 APP_SERVICE: Final = "maitred-app"
-"""Name of the process of a worker for receivers of telemetry."""
+"""Name of a program that has set up nothing of OpenTelemetry."""
 
 _NEEDED: Final = (
     "opentelemetry.sdk.trace",
