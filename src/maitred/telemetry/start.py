@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from maitred.telemetry.tracing import Tracing
 
 WORKER_SERVICE: Final = "maitred-worker"
+"""Name of the process of a worker for receivers of telemetry."""
+
 APP_SERVICE: Final = "maitred-app"
 """Name of a program that has set up nothing of OpenTelemetry."""
 
