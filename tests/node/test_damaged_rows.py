@@ -47,12 +47,20 @@ def edit(directory: Path, statement: str, *values: object) -> int:
         return connection.execute(statement, values).rowcount
 
 
+def body(directory: Path, first: int) -> bytes:
+    """The body of the segment that begins with this task."""
+    with closing(sqlite3.connect(directory / "data" / "tasks-0.db")) as connection:
+        found = connection.execute("SELECT body FROM segments WHERE first = ?", (first,))
+        return bytes(found.fetchone()[0])
+
+
 def flip(directory: Path, table: str, where: str = "1") -> int:
-    """Change one byte in the middle of bodies, as a disk would: nothing notices but a checksum."""
+    """Change one byte of the address at the end of bodies, as a disk would: nothing notices but a
+    checksum."""
     return edit(
         directory,
         f"""UPDATE {table} SET body = CAST(
-            substr(body, 1, length(body) - 4) || x'00' || substr(body, length(body) - 2) AS BLOB
+            substr(body, 1, length(body) - 6) || x'00' || substr(body, length(body) - 4) AS BLOB
         ) WHERE {where}""",  # noqa: S608 - fixed text
     )
 

@@ -142,12 +142,14 @@ def test_the_error_of_a_producer_has_its_code() -> None:
 @pytest.mark.parametrize(("drawn", "is_kept"), [(0.0, True), (0.29, True), (0.3, False)])
 def test_the_fraction_is_drawn_where_a_trace_begins(drawn: float, *, is_kept: bool) -> None:
     recorded = RecordedTraces(0.3, lambda: drawn)
-    skipped = recorded.tracing.skipped()
+    tracing = recorded.tracing
+    skipped = tracing.skipped()
     assert skipped == (None if is_kept else NOT_RECORDED)
-    span = recorded.tracing.processes(skipped or b"", TASK, 1, worker="w")
-    assert bool(span.trace_id) == is_kept
-    span.end()
-    assert len(recorded.spans) == (1 if is_kept else 0)
+    if skipped is None:
+        tracing.sends(QUEUE, 1).end()
+    # A worker draws for tasks of producers that do not trace, and for no others.
+    tracing.processes(skipped or b"", TASK, 1, worker="w").end()
+    assert len(recorded.spans) == (2 if is_kept else 0)
 
 
 def test_nothing_is_drawn_within_a_trace() -> None:
@@ -156,6 +158,7 @@ def test_nothing_is_drawn_within_a_trace() -> None:
 
     recorded = RecordedTraces(0.3, draw)
     with recorded.tracer.start_as_current_span("request"):
+        assert recorded.tracing.skipped() is None
         recorded.tracing.sends(QUEUE, 1).end()
     recorded.tracing.sends(QUEUE, 1, CALLER).end()
     recorded.tracing.queries("shop/price", UNSAMPLED, served=True).end()
@@ -190,7 +193,9 @@ def test_a_trace_that_was_drawn_out_stays_so_in_the_handler() -> None:
 
     def handler() -> None:
         process.enter()
-        recorded.tracing.sends("shop/other", 1).end()
+        skipped = recorded.tracing.skipped()
+        assert skipped is not None
+        assert not is_recorded(skipped)
         with recorded.tracer.start_as_current_span("smtp"):
             pass
 

@@ -30,7 +30,7 @@ class Telemetry(Schema, frozen=True, kw_only=True):
     metrics: bool = False
     """Whether the metrics of `/metrics` are exported as well, under the same names."""
 
-    sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    sample: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
     """Fraction of the traces that begin at this process and are recorded. A trace that a caller
     began is recorded if the caller records it."""
 

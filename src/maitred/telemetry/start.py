@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from maitred.telemetry.tracing import Tracing
 
 WORKER_SERVICE: Final = "maitred-worker"
-APP_SERVICE: Final = "maitred-app"
 """Name of the process of a worker for receivers of telemetry."""
+
+APP_SERVICE: Final = "maitred-app"
+"""Name of a program that has set up nothing of OpenTelemetry."""
 
 _NEEDED: Final = (
     "opentelemetry.sdk.trace",
