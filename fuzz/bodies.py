@@ -62,7 +62,14 @@ def _described(body: bytes) -> None:
     )
 
 
-_LATER: Final = (Opcode.SERIES, Opcode.QUEUE_STATES, Opcode.LIST_WORKERS, Opcode.WORKER_TASKS)
+_LATER: Final = (
+    Opcode.SERIES,
+    Opcode.QUEUE_STATES,
+    Opcode.LIST_WORKERS,
+    Opcode.WORKER_TASKS,
+    Opcode.WORKER_SERIES,
+    Opcode.SHARD_SERIES,
+)
 """Exchanges that came after others with a higher opcode: inputs choose readers by number."""
 
 _TASKS: Final = [

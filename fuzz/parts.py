@@ -9,6 +9,7 @@ from maitred.protocol.access import CreateToken, Introspect, ListTokens, Reload,
 from maitred.protocol.cluster import DescribeCluster, DrainNode, HandOver, TellView
 from maitred.protocol.cql import encode_query, encode_register, encode_startup, encode_token
 from maitred.protocol.frames import Opcode
+from maitred.protocol.gauge_series import ShowShardSeries, ShowWorkerSeries
 from maitred.protocol.inspection import (
     ArgumentFilter,
     ChangeTasks,
@@ -183,5 +184,7 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
     (Opcode.QUEUE_STATES, encode(ListQueueStates(0, 900, "n", "q", "backlog", (7.0, "n", "q")))),
     (Opcode.LIST_WORKERS, encode(ListWorkers(0, 900, "n", "q", "w", ("worker", bytes(16))))),
     (Opcode.WORKER_TASKS, encode(ShowWorkerTasks(0, 900, [bytes(16)], "n"))),
+    (Opcode.WORKER_SERIES, encode(ShowWorkerSeries(0, 900, bytes(16), "n"))),
+    (Opcode.SHARD_SERIES, encode(ShowShardSeries(0, 900, 6))),
 )
 """Opcodes and bodies. New ones come at the end: inputs choose them by number."""

@@ -74,7 +74,7 @@ ORDER: dict[type[Struct], str] = {
     Greeting: "proof challenge version frame_bytes",
     Proof: "proof name frame_bytes",
     RunQuery: (
-        "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed lost"
+        "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed lost trace"
     ),
     QueryEnd: "how body streamed rows run_seconds load again again_seconds",
     Load: "number limit serving waiting mean_service_seconds yours senders",

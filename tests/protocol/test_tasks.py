@@ -49,7 +49,7 @@ from maitred.protocol.tasks import (
 ORDER: dict[type[Struct], str] = {
     Counts: "read write version",
     Terms: "retries backoff_first backoff_longest timeout retention hidden",
-    Given: "partition sequence attempt proof timeout payload waited",
+    Given: "partition sequence attempt proof timeout payload waited trace",
     End: "sequence attempt proof how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
@@ -60,13 +60,15 @@ ORDER: dict[type[Struct], str] = {
 """The fields of what is inside of messages. They are never in another order."""
 
 REQUEST_ORDER: dict[int, str] = {
-    Opcode.ADD: "version payloads priority delay expires terms user origin",
+    Opcode.ADD: "version payloads priority delay expires terms user origin traces",
     Opcode.AWAIT: "sequence",
     Opcode.REVOKE: "sequence",
     Opcode.OFFER: "version session worker slots hops address user",
     Opcode.FINISH: "session ends user",
     Opcode.HEARTBEAT: "session worker running user",
-    Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited expires",
+    Opcode.FORWARD: (
+        "version origin sequence attempt priority task_timeout payload waited expires trace"
+    ),
     Opcode.SYNC: "counts makes user controls",
     Opcode.DESCRIBE: "",
     Opcode.RESIZE: "read write force user source",

@@ -28,8 +28,6 @@ from maitred.trace_context import (
     is_wait_recorded,
     packed,
     round_of,
-    state_of,
-    traceparent,
     waits_recorded,
 )
 
@@ -185,15 +183,6 @@ class OpenTelemetryTracing:
         return self._begin(parent, f"query {queue}", kind, attributes)
 
     # All
-
-    def headers(self) -> dict[str, str]:
-        trace = _current()
-        if not trace:
-            return {}
-        headers = {"traceparent": traceparent(trace)}
-        if state := state_of(trace):
-            headers["tracestate"] = state
-        return headers
 
     def statistics(self) -> dict[str, int]:
         return {} if self._statistics is None else self._statistics()

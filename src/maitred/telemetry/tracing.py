@@ -133,10 +133,6 @@ class Tracing(Protocol):
     def answers(self, trace: bytes, queue: str, query: str, *, worker: str) -> OpenSpan:
         """Begin the span of a query at a worker; `query` is the gateway and its number there."""
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers `traceparent` and `tracestate` of the current span, for a request by
-        HTTP; empty if there is none."""
-
     def statistics(self) -> dict[str, int]:
         """Return how many spans were exported, and how many were lost."""
 
