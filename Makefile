@@ -8,7 +8,7 @@ SEEDS  ?= 1000
 APART  := schemathesis cassandra-driver cqlsh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test pytest check bench soak studies format clean
+.PHONY: help run test pytest check bench soak studies format clean install-dev $(APART:%=install-%)
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -18,13 +18,20 @@ $(READY): pyproject.toml setup.py src/maitred/routing/_tokens.c requirements-dev
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "maitred needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
 	@echo "setting up $(VENV) (once; takes about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@for name in $(APART); do \
-		$(PYTHON) -m venv --without-pip $(VENV)/$$name && \
-		$(BIN)/python -m pip --python $(VENV)/$$name install --quiet --disable-pip-version-check -r requirements-$$name.txt || exit 1; \
-	done
+	@$(MAKE) --no-print-directory -j 4 install-dev $(APART:%=install-%)
 	@touch $@
+
+# These fill all environments at once. Of those apart, the tests compile the little that they import.
+PIP     := $(BIN)/python -m pip
+OPTIONS := --quiet --disable-pip-version-check
+
+install-dev:
+	@$(PIP) install $(OPTIONS) -r requirements-dev.txt
+	@$(PIP) install $(OPTIONS) --no-deps --no-build-isolation -e .
+
+$(APART:%=install-%): install-%:
+	@$(PYTHON) -m venv --without-pip $(VENV)/$*
+	@$(PIP) --python $(VENV)/$* install $(OPTIONS) --no-compile -r requirements-$*.txt
 
 run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"
 	@$(BIN)/maitred up --example $(UP)

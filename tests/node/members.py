@@ -230,7 +230,7 @@ class Town:
         end = self.loop.time() + seconds
         while not condition():
             assert self.loop.time() < end, "it never happened"
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
 
     def kill(self, name: str) -> None:
         """Stop all shards of a member at once."""

@@ -237,10 +237,11 @@ async def test_a_shard_logs_what_it_refuses_also_to_strangers(tmp_path: Path) ->
 @in_a_loop
 async def test_a_worker_whose_connection_is_cut_and_one_that_drains(tmp_path: Path) -> None:
     app = App("shop")
+    may_end = asyncio.Event()
 
     @app.handler("mails")
     async def mail() -> None:
-        await asyncio.Event().wait()
+        await may_end.wait()
 
     @app.handler("prints")
     async def print_() -> None: ...
@@ -276,3 +277,4 @@ async def test_a_worker_whose_connection_is_cut_and_one_that_drains(tmp_path: Pa
         await working
         ((level, left),) = await shop.said(LEFT, shop.node.log)
         assert (level, left["session"]) == ("info", back["session"])
+        may_end.set()  # or the drain of the first worker would wait for the handler
