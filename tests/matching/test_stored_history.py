@@ -136,6 +136,23 @@ def test_a_task_that_may_run_again_is_in_no_row() -> None:
     assert write(driver) == 1
 
 
+@pytest.mark.parametrize("retention", [60.0, 3600.0])
+def test_an_end_that_may_be_undone_is_in_no_history(retention: float) -> None:
+    """The commit with it is under way when the partition is given up: its outcome is unknown."""
+    driver = Driver(history=STORED, hold_seconds=10.0)
+    end(driver)
+    driver.auto_commit = False
+    driver.add(1, terms=Terms(retention=retention))
+    if retention < 3600.0:
+        driver.commit()
+    driver.finish(*driver.take("w", 1), how=DONE)
+    driver.begin_commit(anything=True)
+    kept = driver.partition.ended_tasks
+    assert len(kept) == len(kept.unstored) == 2
+    driver.partition.leave()
+    assert len(kept) == len(kept.unstored) == 1
+
+
 def test_histories_leave_room_for_tasks() -> None:
     driver = Driver(history=STORED, quota=(1_000, 20_000))
     end(driver, 9)

@@ -307,6 +307,12 @@ class Ledger:
         """Return whether the end of the task still has to be written."""
         return any(sequence in pending.ends for pending in self.all_pending())
 
+    def is_left(self, sequence: int) -> bool:
+        """Return whether something of a task that is over still has to be written: its end, or its
+        result. Without them a later owner might run the task again."""
+        pending = self.all_pending()
+        return any(sequence in one.ends or sequence in one.results for one in pending)
+
     def unwritten_result(self, sequence: int) -> Result | None:
         """Return a result that the store does not have yet; one that was taken back is expired."""
         rows = [pending.results.get(sequence) for pending in self.all_pending()]

@@ -406,6 +406,8 @@ class Partition(PartitionState):
             tokens += [answer.token for answer in pending.answers]
         for quota in self.quotas:
             quota.leave(self.ledger)
+        if not self.is_written:
+            self.ended_tasks.forget_unless(lambda sequence: not self.ledger.is_left(sequence))
         self.backlog.forget()
         self.later.forget()
         for task in self.own_tasks.tasks.values():

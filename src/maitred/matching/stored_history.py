@@ -238,10 +238,10 @@ class StoredHistory:
 
     def _next(self, now: float) -> list[QueueTask]:
         """Return the tasks of the next row; none if a quota has no room to spare."""
-        is_ending = self._ledger.is_ending
+        is_left = self._ledger.is_left
         tasks: list[QueueTask] = []
         size = 0
-        waiting = takewhile(lambda task: not is_ending(task.sequence), self._ended.unstored)
+        waiting = takewhile(lambda task: not is_left(task.sequence), self._ended.unstored)
         for task in islice(waiting, SEGMENT_TASKS):
             size += TASK_BYTES + len(task.payload) + len(task.failure) + len(task.past)
             if tasks and size > SEGMENT_BYTES:

@@ -23,7 +23,7 @@ from maitred.matching.failures import kind_of, message_of
 from maitred.matching.records import PartitionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from maitred.matching.task import QueueTask
     from maitred.matching.task_ends import EndStatus
@@ -278,6 +278,17 @@ class EndedTasks:
         kept = self._kept
         while kept and kept[0].ended + self.seconds <= now:
             self._drop_oldest()
+
+    def forget_unless(self, is_over: Callable[[int], bool]) -> None:
+        """Forget the tasks of which this is not true: the next owner may run them again."""
+        memory, kept = self._memory, [*self._kept]
+        self._kept.clear()
+        for task in kept:
+            if is_over(task.sequence):
+                self._kept.append(task)
+            else:
+                memory.used -= kept_bytes(task)
+        self.unstored = deque(task for task in self.unstored if is_over(task.sequence))
 
     def clear(self) -> None:
         """Forget all of them: the queue was deleted."""

@@ -102,7 +102,7 @@ class TasksEnd:
             ends = {status} if status else set()
             if place in dead:
                 ends.add("failed")
-            if place in history:
+            if ends and place in history:  # a result that was lost is forgotten, whatever it was
                 ends.add(history[place])
             self._record.ends(story, ends, lost=lost)
             if status == "done" and msgpack.decode(body) != story.number:
