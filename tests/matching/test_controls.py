@@ -296,7 +296,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 def test_the_rate_is_changed_while_tasks_wait() -> None:
     driver = Driver()
     partition, range_id = driver.partition, driver.partition.ledger.range_id
-    driver.add(1_000)
+    driver.add(200)
     for rate, per_10_seconds in ((2.0, 20), (5.0, 50), (None, None)):
         live = {"rate_per_second": LiveSetting(value=rate)}
         partition.set_controls(partition.controls.set(live, [], range_id), driver.now)
@@ -305,7 +305,7 @@ def test_the_rate_is_changed_while_tasks_wait() -> None:
             assert len(driver.take(slots=100)) == 100
             continue
         found = 0
-        for _ in range(100):
+        for _ in range(1_000):
             found += len(driver.take(slots=10))
-            driver.pass_time(0.1)
+            driver.pass_time(0.01)
         assert per_10_seconds - 2 <= found <= per_10_seconds + 2
