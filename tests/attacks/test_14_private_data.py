@@ -124,7 +124,8 @@ async def secrets(
         stored = disk.contents._partitions[PartitionKey(*here.at()[:4])]
         await until(lambda: len(stored.dead) == 2)
         broken = stored.dead[added.first + 1]
-        stored.dead[broken.sequence] = broken._replace(body=broken.body[:-1] + b"\x00")
+        damaged = broken.body[:-3] + b"\x00" + broken.body[-2:]  # the end of the notes
+        stored.dead[broken.sequence] = broken._replace(body=damaged)
         await boss.request(DeadLetters(*here.at(), "list"), SECONDS)  # sets the broken one aside
         await until(lambda: bool(stored.damaged))
         reporting = asyncio.ensure_future(here.report_forever())

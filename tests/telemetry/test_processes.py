@@ -126,4 +126,4 @@ def test_bad_variables_and_options_of_a_worker_are_refused(tmp_path: Path) -> No
         stage.start_node(shards=1)
         worker = stage.start_worker("--otlp-endpoint", "localhost:4317", wait=False)
         assert worker.wait() == 2
-        assert "telemetry.endpoint is 'localhost:4317'" in str(worker.errors)
+        worker.errors.wait_for("telemetry.endpoint is 'localhost:4317'")
