@@ -28,18 +28,19 @@ def installed(program: str, package: str = "") -> str | None:
 
 
 def _install_once(program: str, package: str) -> None:
-    """Install a package, unless another process does so, or failed to a while ago: without a
-    network, every attempt may take minutes."""
-    with (Path(tempfile.gettempdir()) / f"maitred-install-{package}.lock").open("a") as lock:
+    """Install a package, unless another process has, or failed to a while ago: without a network,
+    every attempt may take minutes. All packages share one lock, since apt-get refuses to install
+    one while another process installs a second."""
+    directory = Path(tempfile.gettempdir())
+    with (directory / "maitred-install.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        failed = os.fstat(lock.fileno())
-        if failed.st_size and time.time() - failed.st_mtime < RETRY_SECONDS:
+        failed = directory / f"maitred-install-{package}.failed"
+        if failed.exists() and time.time() - failed.stat().st_mtime < RETRY_SECONDS:
             return
         if shutil.which(program) is None:
             _install(package)
-        lock.truncate(0)
         if shutil.which(program) is None:
-            lock.write("failed")
+            failed.touch()
 
 
 def _install(package: str) -> None:
@@ -49,7 +50,7 @@ def _install(package: str) -> None:
     for words in (["update"], ["install", "-y", "--no-install-recommends", package]):
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                ["apt-get", *words],
+                ["apt-get", "-o", f"DPkg::Lock::Timeout={INSTALL_SECONDS}", *words],
                 capture_output=True,
                 check=False,
                 timeout=INSTALL_SECONDS,
