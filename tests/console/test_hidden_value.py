@@ -16,6 +16,7 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -27,14 +28,18 @@ from tests.console.conftest import tab
 from tests.node.nodes import Lines, running_node, wait_until
 from tests.tasks import vault
 from tests.tasks.stage import ROOT
+from tests.telemetry.receiver import Received, started_receiver
 
 pytestmark = pytest.mark.timeout(400)
 """The first test may have to install the browser."""
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from playwright.sync_api import Browser
+
+    from tests.telemetry.receiver import ReceivedSpan
 
 SECRET = "Zq7Kx4-mWv9Tr2-LpN8sBd"  # noqa: S105 - it is looked for everywhere
 SHOWN = "order-77-is-shown"
@@ -87,14 +92,20 @@ def test_a_hidden_value_is_found_nowhere(browser: Browser, tmp_path: Path) -> No
     audit = tmp_path / "audit"
     settings.write_text(f'[audit]\nwhen = "always"\ndirectory = "{audit}"\nqueries = "hash"\n')
     options = ("--config", str(settings), "--log-level", "debug")
-    with running_node(*options, shards=2, gateway=True) as node:
+    with started_receiver() as receiver, ExitStack() as stack:
+        received = Received(receiver)
+        telemetry = received.variables("http/protobuf", metrics=True, interval_seconds=0.5)
+        node = stack.enter_context(
+            running_node(*options, shards=2, gateway=True, environment=telemetry, interpreters=True)
+        )
         vault.app.node = node.url
         environment = {**os.environ, "MAITRED_URL": node.url}
         worker = FORKS.start(
             *("worker", "tests.tasks.vault:app", "--name", "teller", "--log-format", "json"),
             *("--log-level", "debug", "--limit", "slots", "--monitor-port", "0"),
-            environment=environment,
+            environment=environment | telemetry,
             directory=ROOT,
+            interpreters=True,
         )
         try:
             log = Lines()
@@ -112,7 +123,6 @@ def test_a_hidden_value_is_found_nowhere(browser: Browser, tmp_path: Path) -> No
                 ("metrics of the worker", f"{monitor}/metrics"),
             ):
                 places.add(name, fetch(url))
-            # Here is the place for whatever else a process tells, such as traces.
         finally:
             vault.app.sync.close()
             worker.terminate()
@@ -125,15 +135,26 @@ def test_a_hidden_value_is_found_nowhere(browser: Browser, tmp_path: Path) -> No
         places.add("log of the worker", str(log))
         places.add("log of the node and its gateway", str(node.errors))
         places.add("output of the node", str(node.output))
+        # All processes have stopped, and each exports what it has before it ends.
+        spans = received.wait_until(
+            lambda arrived: {"process", "wait", "send", "query", "answer"} <= _operations(arrived),
+            "spans of every kind",
+        )
+        assert {"process", "answer", "query"} <= _operations(one for one in spans if one.is_error)
+        places.add("traces", str(receiver.lines))
     for file in audit.iterdir():
         places.add("audit log", file.read_text())
     places.check(
         shown={
             *("log of the worker", "task list", "task show", "queue dead show", "problems"),
             *("HTTP tasks", "HTTP history", "HTTP dead-groups", "Python", "console", "query list"),
-            *("HTTP error of a query", "answers to the console"),
+            *("HTTP error of a query", "answers to the console", "traces"),
         }
     )
+
+
+def _operations(spans: Iterable[ReceivedSpan]) -> set[str]:
+    return {one.name.partition(" ")[0] for one in spans}
 
 
 def call(gateway: str, environment: dict[str, str], places: Places) -> dict[str, str]:
