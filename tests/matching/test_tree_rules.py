@@ -176,6 +176,20 @@ def test_a_visitor_matched_with_an_offer_that_is_withdrawn_waits_for_another() -
     assert [one.sequence for one in given.foreign] == [7]
 
 
+def test_tasks_of_the_parent_for_an_offer_that_is_withdrawn_in_the_same_turn_are_returned() -> None:
+    # The answer of the parent and the caller's cancellation may be read in one turn of the loop.
+    # The owners of the tasks have leased them, so dropping the answer would delay them for a lease
+    # and cost them an attempt that no worker began.
+    home = partition()
+    waits = offer(hops=1)
+    home.matcher.offer(waits, 60.0, 0.0)
+    assert drive(home, 0.0) == [PassOffer(waits)]
+    found = [Foreign(0, sequence, 0, b"p", 0.0, b"x", 0.0) for sequence in (7, 8)]
+    home.tree.offer_answered(waits, found, 0.01)
+    home.matcher.withdraw(waits, 0.01)
+    assert drive(home, 0.01) == [GiveBack(task, b"w", "") for task in found]
+
+
 def test_a_visitor_whose_owner_gave_up_is_given_to_nobody() -> None:
     root = partition(0)
     task = visitor()

@@ -20,6 +20,7 @@ SEEDS: dict[str, tuple[int, ...]] = {
     "calm": (
         4,
         5042,  # A partition was let go while it was handed over, with a task on its way up.
+        900387,  # A parent's answer and the caller's cancellation came in one turn: a lost task.
     ),
     "crashes": (
         4,

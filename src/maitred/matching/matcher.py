@@ -6,7 +6,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from maitred.matching.effects import Foreign, Give, NothingFor, RecallOffer, VisitorTaken
+from maitred.matching.effects import Foreign, Give, GiveBack, NothingFor, RecallOffer, VisitorTaken
 from maitred.matching.records import PRIORITIES
 from maitred.matching.slots import WaitingOffer
 from maitred.matching.task import GIVEN, ON_END, ON_GIVE
@@ -65,6 +65,7 @@ class Matcher:
     def withdraw(self, offer: WaitingOffer, now: float) -> None:
         """Close an offer whose worker no longer waits, and take back the tasks it was given."""
         if not self._offers.close(offer):
+            self._return_gifts_of_the_parent(offer)
             return
         if offer.away:
             self._effects.append(RecallOffer(offer))
@@ -75,6 +76,19 @@ class Matcher:
         offer.reserved = []
         self._presence.noticed(now)
         self.match(now)
+
+    def _return_gifts_of_the_parent(self, offer: WaitingOffer) -> None:
+        """Give the parent's tasks back if its answer came earlier in this turn: the caller does not
+        wait for it any more, and the tasks' owners have leased them to the worker. Reservations of
+        the parent lapse.
+        """
+        effects = self._effects
+        for at, effect in enumerate(effects):
+            if isinstance(effect, Give) and effect.offer is offer:
+                effects[at : at + 1] = [
+                    GiveBack(task, offer.session, offer.user) for task in effect.foreign
+                ]
+                return
 
     def answer_without_tasks(self, offer: WaitingOffer) -> None:
         """Answer an offer with nothing, if it was given nothing yet."""
