@@ -233,11 +233,18 @@ class Ledger:
             task.ticket = None
 
     def _removed(self, task: QueueTask, now: float) -> None:
-        if task.segment is not None:
-            self._cross_out(task.segment, task.sequence)
-        self.pending.later.pop(task.sequence, None)
+        pending, segment, sequence = self.pending, task.segment, task.sequence
+        if segment is not None:  # `_cross_out`, without a call for each task
+            segment.left -= 1
+            marks = pending.marked.get(segment)
+            if marks is None:
+                pending.marked[segment] = [sequence]
+            else:
+                marks.append(sequence)
+        if pending.later:
+            pending.later.pop(sequence, None)
         if task.later_stored:
-            self.pending.later_gone.append(task.sequence)
+            pending.later_gone.append(sequence)
         if now < self._pending_since:  # `_touch`, without a call for each task
             self._pending_since = now
 

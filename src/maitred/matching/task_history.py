@@ -48,6 +48,9 @@ DEFAULT_BYTES: Final = 64 * 2**20
 KEPT_FOR_SECONDS: Final = 10.0
 """The tasks that ended of a busy partition are a sample of at least so many seconds."""
 
+REFILL_SECONDS: Final = 1.0
+"""How long the tasks that a busy partition keeps are counted together."""
+
 AttemptEnd = str
 """How an attempt ended: `failed`, `timed-out`, `lost`, `returned` or `stopped`."""
 
@@ -147,11 +150,11 @@ class EndedTasks:
     __slots__ = (
         "_kept",
         "_key",
-        "_left",
         "_memory",
-        "_refilled_at",
         "is_stored",
         "most",
+        "refilled_at",
+        "room",
         "seconds",
         "unstored",
     )
@@ -167,9 +170,9 @@ class EndedTasks:
         self.unstored: deque[QueueTask] = deque()
         """Tasks that the store does not have and is to get, in the order of their ends. While it
         cannot take them they go with the tasks that are kept, so no more of them wait."""
-        self._left = 0
+        self.room = 0
         """How many more tasks are kept before the next refill."""
-        self._refilled_at = -inf
+        self.refilled_at = -inf
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -181,7 +184,7 @@ class EndedTasks:
         """Keep at most `most` tasks from now on, each for `seconds` after its end; have those that
         end from now on stored, or not."""
         if most != self.most:
-            self.most, self._left, self._refilled_at = most, 0, -inf
+            self.most, self.room, self.refilled_at = most, 0, -inf
         self.seconds = seconds
         while len(self._kept) > most:
             self._drop_oldest()
@@ -191,9 +194,9 @@ class EndedTasks:
 
     def add(self, task: QueueTask, status: EndStatus, now: float) -> None:
         """Keep a task that ends now, unless too many ended in this second."""
-        if self._left <= 0 and not self._refill(now):
+        if self.room <= 0 and not self._refill(now):
             return
-        self._left -= 1
+        self.room -= 1
         most = self.most
         task.status = status
         task.ended = now
@@ -235,12 +238,12 @@ class EndedTasks:
 
     def _refill(self, now: float) -> bool:
         """Allow for further tasks, if a second has passed; return whether there is room for one."""
-        seconds = now - self._refilled_at
-        if seconds < 1.0:
+        seconds = now - self.refilled_at
+        if seconds < REFILL_SECONDS:
             return False
-        self._refilled_at = now
-        self._left = min(self.most, ceil(self.most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
-        return self._left > 0
+        self.refilled_at = now
+        self.room = min(self.most, ceil(self.most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
+        return self.room > 0
 
     def get(self, sequence: int, now: float) -> QueueTask | None:
         """Return a task that ended, unless it is forgotten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArguments
 from maitred.metrics.histogram import WORK_BOUNDS
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from maitred.worker.execution import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
+
+
+SHORTEST: Final = WORK_BOUNDS[0]
+"""The first bound of run times in seconds, under which most of those are that are many."""
 
 
 class WorkerSlots:
@@ -174,7 +178,8 @@ class WorkerSlots:
         now = self.loop.time()
         self.capacity.ended(execution, now, good=ending[0] == DONE)
         runs, seconds = execution.origin.runs, now - execution.begun_at
-        runs.counts[bisect_left(WORK_BOUNDS, seconds)] += 1  # `Histogram.add`, without a call
+        # `Histogram.add`, without a call for each task.
+        runs.counts[0 if seconds <= SHORTEST else bisect_left(WORK_BOUNDS, seconds)] += 1
         runs.total += seconds
         if execution.span is not None:
             execution.end_span(execution.span, ending)
