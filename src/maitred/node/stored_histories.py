@@ -29,7 +29,7 @@ READ_BYTES: Final = 2**20
 """Bytes of rows after which such a read ends: some ten milliseconds."""
 
 WRITTEN_AT_ONCE: Final = 100
-"""Partitions whose histories are written with one commit; each writes one row of at most 1 MiB."""
+"""Partitions whose histories are written with one commit, at most; each writes one row."""
 
 COMMITS_MAX: Final = 50
 """Commits of histories in a row, before other periodic work of the shard is done. It is enough for
@@ -120,7 +120,7 @@ class StoredHistories:
                     due.append(owned)
             is_written = bool(due) and await self._partitions.writer.write_histories(due)
             for owned in due:
-                if owned.partition.stored_history.has_unstored:
+                if owned.partition.stored_history.is_due(self._loop.time()):
                     owned.partition.stored_history.want_written()
             if not is_written:
                 break

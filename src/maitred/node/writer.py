@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
 from maitred.logs import OccasionalWarning
-from maitred.matching.records import rows_in
+from maitred.matching.records import rows_bytes, rows_in
 from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.metrics.histogram import SHORT_BOUNDS, SIZE_BOUNDS, Histogram
 from maitred.store.interface import PartlyWritten
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 0.25
 """Pause after a failed commit. Callers do not wait for it: those that cannot be served meanwhile
 are refused at once."""
+
+HISTORY_BYTES: Final = 4 * 2**20
+"""Bytes of rows after which a commit of histories takes no further partition, so that the commits
+of tasks wait for some tens of milliseconds at most."""
 
 
 class WrittenPartitions(Protocol):
@@ -292,13 +296,17 @@ class Writer:
         A failure is logged, and leaves them to a later commit."""
         now = self._shard.loop.time()
         writes: list[tuple[Owned, HistoryWrite]] = []
+        size = 0
         for owned in due:
+            if size >= HISTORY_BYTES:
+                break
             is_here = self._partitions.owned.get(owned.key) is owned
             if not is_here or owned.partition.health.problem is not None:
                 continue
             write = owned.partition.stored_history.take(now)
             if write is not None:
                 writes.append((owned, write))
+                size += rows_bytes(write.changes.results)
         if not writes:
             return False
         outcome = await self._outcome([write.changes for _, write in writes])
