@@ -134,6 +134,7 @@ def resume(
     "  scaling.partitions_max    most partitions that the root creates by itself\n"
     "  history.tasks             most tasks that are over and that each partition keeps\n"
     "  history.seconds           how long each of them is kept\n"
+    "  history.stored            on or off: whether they are also written to the store\n"
     "  queries.policy            how the worker of a query is chosen: idle, adaptive, ...\n"
     "  queries.waiting           most queries that wait for a worker\n"
     "  queries.waiting_per_user  the same for one user\n"
@@ -269,4 +270,6 @@ def _told_value(value: SettingValue) -> str:
         return "on" if value else "off"
     if isinstance(value, str):
         return value
+    if isinstance(value, int):
+        return str(value)
     return "none" if value is None else f"{value:g}"
