@@ -179,7 +179,7 @@ def read_settings(
 ) -> tuple[dict[str, SettingValue], list[str]]:
     """Return the settings to set, and the names of those to unset, as they were typed; raise a
     typed error for what the node would refuse."""
-    from maitred.settings.live import check_settable, check_setting
+    from maitred.settings.live import check_set_or_unset, check_settable, check_setting
 
     values: dict[str, SettingValue] = {}
     for text in settings:
@@ -193,8 +193,7 @@ def read_settings(
     names = [SHORT_NAMES.get(name, name) for name in unset]
     for name in names:
         check_settable(name)
-    if both := set(names).intersection(values):
-        raise InvalidArgument(f"{min(both)} is both set and unset.")
+    check_set_or_unset(values, names)
     if not values and not names:
         raise InvalidArgument(
             "Nothing says what to set.", remedy="Write NAME=VALUE, as in rate=5, or --unset NAME."
