@@ -178,6 +178,50 @@ async def test_a_history_that_cannot_be_stored_stops_no_task(
             assert len(await listed(client, "ended")) == 5
 
 
+@pytest.mark.parametrize("problem", [None, StoreUnavailable("Away.")])
+@in_a_loop
+async def test_a_store_that_is_silent_about_a_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: StoreUnavailable | None
+) -> None:
+    """Tasks are refused until the store answers, and longer if it answers with a failure."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "UNSAFE_SECONDS", 0.05)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        (store,), commit, answers = one.stores, one.stores[0].commit, asyncio.Event()
+        tried = asyncio.Event()
+        works = problem is None
+
+        async def slow(group: list[Changes]) -> Any:  # noqa: ANN401
+            if any(row.sequence < 0 for changes in group for row in changes.results):
+                await answers.wait()
+            elif answers.is_set():
+                tried.set()
+            if answers.is_set() and not works:
+                raise StoreUnavailable("Away.")
+            return await commit(group)
+
+        monkeypatch.setattr(store, "commit", slow)
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        async with one.client() as client:
+            await add(client, 1)
+            await finish(client, await take(client, 1))
+            (owned,) = partitions.owned.values()
+            await until(lambda: owned.partition.health.problem is not None)
+            assert partitions.writer.is_failing
+            answers.set()
+            if problem is not None:
+                await asyncio.wait_for(tried.wait(), SECONDS)
+                assert owned.partition.health.problem is not None
+                assert partitions.writer.is_failing
+                works = True
+            await until(lambda: owned.partition.health.problem is None)
+            await until(lambda: stored(one) == 1)
+            said = one.node.log.events("error"), one.node.log.events("info")
+            assert "store cannot be written; tasks are refused" in said[0]
+            assert "store can be written again" in said[1]
+
+
 @in_a_loop
 async def test_histories_are_written_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -310,8 +310,9 @@ class Writer:
         if not writes:
             return False
         outcome = await self._outcome([write.changes for _, write in writes])
-        if self._silent is not None:
-            self._store_answers()
+        if outcome.problem is None and self._silent is not None:
+            self._note(None)
+            self._store_answers()  # else the next commit of tasks finds out
         for owned, write in writes:
             if not self._is_left_with(owned, outcome):
                 continue
