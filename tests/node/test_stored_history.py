@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import msgpack
 
-from maitred.errors import StoreFull, StoreUnavailable
+from maitred.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.matching import stored_history
 from maitred.node import caretaker, writer
 from maitred.protocol.inspection import ListTasks
@@ -176,6 +176,43 @@ async def test_a_history_that_cannot_be_stored_stops_no_task(
         assert await one.restart()
         async with one.client() as client:
             assert len(await listed(client, "ended")) == 5
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+@in_a_loop
+async def test_a_history_of_unknown_outcome_costs_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """The partition stays, with its running tasks and those that are in memory only."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    async with shop(tmp_path, Simulated(), history=STORED) as one:
+        (store,), commit = one.stores, one.stores[0].commit
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        failed = 0
+
+        async def unsure(group: list[Changes]) -> Any:  # noqa: ANN401
+            nonlocal failed
+            is_history = any(row.sequence < 0 for changes in group for row in changes.results)
+            if not is_history or failed:
+                return await commit(group)
+            failed += 1
+            if is_written:
+                await commit(group)
+            raise OutcomeUnknown("The connection was lost.")
+
+        monkeypatch.setattr(store, "commit", unsure)
+        async with one.client() as client:
+            first = await end_some(client)
+            before = list(partitions.owned.values())
+            await until(lambda: stored(one) == 4)
+            assert failed == 1
+            assert list(partitions.owned.values()) == before
+            assert len(await listed(client, "ended")) == 4
+        assert await one.restart()
+        async with one.client() as client:
+            rows = await listed(client, "ended")
+            assert sorted(row.sequence for row in rows) == list(range(first, first + 4))
 
 
 @pytest.mark.parametrize("problem", [None, StoreUnavailable("Away.")])

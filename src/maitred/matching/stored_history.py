@@ -279,10 +279,13 @@ class StoredHistory:
         for quota in self._quotas:
             quota.wrote(added)
 
-    def not_stored(self, write: HistoryWrite) -> None:
-        """Note that nothing was written. The tasks are taken again, unless memory drops them."""
+    def not_stored(self, write: HistoryWrite, *, maybe: bool = False) -> None:
+        """Note that nothing was written, or `maybe` something. The tasks are taken again, unless
+        memory drops them, and written in another row: tasks that are in two are shown once."""
         self._blocks.extendleft(reversed(write.expired))
         self._tasks += sum(block.tasks for block in write.expired)
+        if maybe and write.block is not None:
+            self._blocks.append(write.block._replace(tasks=0))
 
 
 def _record_of(task: QueueTask, ledger: Ledger) -> EndedRecord:

@@ -265,18 +265,19 @@ class Writer:
             return CommitOutcome((), (), failed)
         return CommitOutcome({one.key for one in changes}, overtaken, None)
 
-    def _is_left_with(self, owned: Owned, outcome: CommitOutcome) -> bool:
+    def _is_left_with(self, owned: Owned, outcome: CommitOutcome, *, reloads: bool = True) -> bool:
         """Return whether the shard still has the partition after a commit. It does not if another
-        shard has it, or if the outcome is unknown: the store may have the changes or not, so the
-        partition is loaded from it again."""
+        shard has it, or with `reloads` if the outcome is unknown: the store may have the changes or
+        not, so the partition is loaded from it again."""
         partitions = self._partitions
         if partitions.owned.get(owned.key) is not owned:
             return False
         if owned.key in outcome.overtaken:
             partitions.lost(owned.key, NotOwner("Another shard owns this partition now."))
             return False
-        if owned.key not in outcome.written and isinstance(outcome.problem, OutcomeUnknown):
-            partitions.lost(owned.key, outcome.problem)
+        problem = outcome.problem
+        if reloads and owned.key not in outcome.written and isinstance(problem, OutcomeUnknown):
+            partitions.lost(owned.key, problem)
             return False
         return True
 
@@ -314,14 +315,14 @@ class Writer:
             self._note(None)
             self._store_answers()  # else the next commit of tasks finds out
         for owned, write in writes:
-            if not self._is_left_with(owned, outcome):
+            if not self._is_left_with(owned, outcome, reloads=False):
                 continue
             history = owned.partition.stored_history
             if owned.key in outcome.written:
                 history.stored(write)
                 self.history_tasks += len(write.tasks)
             else:
-                history.not_stored(write)
+                history.not_stored(write, maybe=isinstance(outcome.problem, OutcomeUnknown))
         if outcome.problem is not None:
             self._history_warning.say(self._shard.loop.time(), error=outcome.problem)
         return outcome.problem is None
