@@ -11,7 +11,7 @@ from msgspec import msgpack
 
 from maitred.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.matching import stored_history
-from maitred.node import caretaker, writer
+from maitred.node import caretaker, stored_histories, writer
 from maitred.protocol.inspection import ListTasks
 from maitred.protocol.tasks import DONE, ControlQueue, DeleteQueue, End, Finish, Offer, Revoke
 from maitred.settings import History
@@ -283,6 +283,27 @@ async def test_histories_are_written_a_few_at_a_time(
                 await end_in(client, f"queue-{queue}")
         assert await one.restart()
         assert (sum(sizes), max(sizes)) == (10, 1), "also when the node stops"
+
+
+@in_a_loop
+async def test_a_history_that_waits_for_room_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(stored_histories, "WRITTEN_AT_ONCE", 1)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        async with one.client() as client:
+            for queue in range(5):
+                await end_in(client, f"queue-{queue}")
+            for owned in list(partitions.owned.values())[:4]:
+                monkeypatch.setattr(owned.partition.stored_history, "take", lambda _: None)
+            await partitions.stored_histories.write()
+            assert stored(one) == 1
+            monkeypatch.undo()
+            await partitions.stored_histories.write()
+            assert stored(one) == 5
 
 
 @in_a_loop

@@ -253,6 +253,8 @@ class StoredHistory:
 
     def _next(self, now: float) -> list[QueueTask]:
         """Return the tasks of the next row; none if a quota has no room to spare."""
+        if not all(quota.has_spare(ROW_BYTES, now) for quota in self._quotas):
+            return []  # without a look at each task
         is_left = self._ledger.is_left
         tasks: list[QueueTask] = []
         size = 0

@@ -65,6 +65,16 @@ class CommitOutcome(NamedTuple):
     """The error of all other partitions."""
 
 
+class HistoryCommit(NamedTuple):
+    """What became of a commit of histories."""
+
+    has_rows: bool
+    """Whether there was something to write."""
+    is_failed: bool
+    idle: list[Owned]
+    """The partitions that have nothing that may be written now."""
+
+
 class Writer:
     """Commits the changes of partitions, and reports the outcome to them."""
 
@@ -171,9 +181,8 @@ class Writer:
             finally:
                 self._watch_no_more()
 
-    async def write_histories(self, due: Sequence[Owned]) -> bool:
-        """Write the histories of these partitions, as much as one commit takes; return whether
-        something was written."""
+    async def write_histories(self, due: Sequence[Owned]) -> HistoryCommit:
+        """Write the histories of these partitions, as much as one commit takes."""
         async with self._committing:
             self._watch_for_silence()
             try:
@@ -289,27 +298,32 @@ class Writer:
         leaving = [owned for owned in due if owned.partition.stored_history.has_unstored]
         if leaving:
             await self._commit(leaving, anything=True, clean=False)
-        while leaving and await self._write_histories(leaving):
+        while leaving:
+            commit = await self._write_histories(leaving)
+            if commit.is_failed or not commit.has_rows:
+                break
             leaving = [owned for owned in leaving if owned.partition.stored_history.has_unstored]
 
-    async def _write_histories(self, due: Iterable[Owned]) -> bool:
+    async def _write_histories(self, due: Iterable[Owned]) -> HistoryCommit:
         """Write histories in a commit of their own, so that no task waits for it or fails with it.
         A failure is logged, and leaves them to a later commit."""
         now = self._shard.loop.time()
         writes: list[tuple[Owned, HistoryWrite]] = []
+        idle: list[Owned] = []
         size = 0
         for owned in due:
             if size >= HISTORY_BYTES:
                 break
             is_here = self._partitions.owned.get(owned.key) is owned
-            if not is_here or owned.partition.health.problem is not None:
-                continue
-            write = owned.partition.stored_history.take(now)
-            if write is not None:
+            can_write = is_here and owned.partition.health.problem is None
+            write = owned.partition.stored_history.take(now) if can_write else None
+            if write is None:
+                idle.append(owned)
+            else:
                 writes.append((owned, write))
                 size += rows_bytes(write.changes.results)
         if not writes:
-            return False
+            return HistoryCommit(has_rows=False, is_failed=False, idle=idle)
         outcome = await self._outcome([write.changes for _, write in writes])
         if outcome.problem is None and self._silent is not None:
             self._note(None)
@@ -325,7 +339,7 @@ class Writer:
                 history.not_stored(write, maybe=isinstance(outcome.problem, OutcomeUnknown))
         if outcome.problem is not None:
             self._history_warning.say(self._shard.loop.time(), error=outcome.problem)
-        return outcome.problem is None
+        return HistoryCommit(has_rows=True, is_failed=outcome.problem is not None, idle=idle)
 
     async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:
         """Have the store write the changes, and count how long it takes."""
