@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,25 @@ from msgspec import msgpack
 import maitred
 from maitred import App, TaskStatus, TaskTimeline, TimelineEvent
 from maitred.app import task_listing
+from maitred.client.task_changes import change_matching
 from maitred.errors import (
     InvalidArgument,
     PermissionDenied,
+    StoreFull,
     Unavailable,
     UnknownChoice,
     UnknownQueue,
     UnknownTask,
 )
 from maitred.protocol.frames import Opcode
-from maitred.protocol.inspection import EventKind, HistoryEvent, ListTasks, TaskFilter, TaskShown
+from maitred.protocol.inspection import (
+    ChangeTasks,
+    EventKind,
+    HistoryEvent,
+    ListTasks,
+    TaskFilter,
+    TaskShown,
+)
 from tests.app.fake_node import FakeNode
 from tests.client.inspected_queue import FIRST, InspectedQueue, task
 from tests.node.in_process import in_a_loop
@@ -30,7 +40,7 @@ from tests.node.in_process import in_a_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from maitred.protocol.inspection import ListedTask
+    from maitred.protocol.inspection import ListedTask, TaskAction
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 ID = f"shop/mails/0/{FIRST + 1}"
@@ -57,7 +67,10 @@ async def a_node(*tasks: ListedTask, read: int = 1) -> AsyncIterator[InspectedQu
     queue = InspectedQueue(list(tasks), read)
     async with FakeNode() as node:
         for shard in node.shards:
-            opcodes = (Opcode.DESCRIBE, Opcode.LIST_TASKS, Opcode.SHOW_TASK)
+            opcodes = (
+                *(Opcode.DESCRIBE, Opcode.LIST_TASKS),
+                *(Opcode.SHOW_TASK, Opcode.CHANGE_TASKS),
+            )
             shard.handlers |= dict.fromkeys(opcodes, queue.answer)
         node.app(app)
         async with app:
@@ -338,3 +351,31 @@ async def test_synchronous_code_sees_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_public_names() -> None:
     assert {"TaskStatus", "TaskTimeline", "TimelineEvent"} <= set(maitred.__all__)
+
+
+@pytest.mark.parametrize(
+    ("action", "hint"), [("drop", "it goes on with the rest"), ("again", "once more")]
+)
+@in_a_loop
+async def test_a_change_that_ends_early_says_what_was_done(
+    monkeypatch: pytest.MonkeyPatch, action: TaskAction, hint: str
+) -> None:
+    steps = functools.partial(change_matching, seconds=0.0)
+    monkeypatch.setattr("maitred.app.task_actions.change_matching", steps)
+    problem = PermissionDenied("The user may not operate shop.")
+    dead = [task(partition, 1, "dead") for partition in range(2)]
+    async with a_node(*dead, read=2) as queue:
+        queue.silent[1] = problem
+        with pytest.raises(PermissionDenied) as refused:
+            await app.change_tasks(action, "mails", state="dead")
+        assert len(queue.heard(ChangeTasks)) == 1
+        (note,) = refused.value.__notes__
+        assert note.startswith("Before that, 1 tasks were changed.")
+        assert hint in note
+        queue.silent[1] = StoreFull("The disk is full.")
+        with pytest.raises(Unavailable, match=hint):
+            await app.change_tasks(action, "mails", state="dead")
+        queue.silent = dict.fromkeys(range(2), problem)
+        with pytest.raises(PermissionDenied) as refused:
+            await app.change_tasks(action, "mails", state="dead")
+        assert not hasattr(refused.value, "__notes__")

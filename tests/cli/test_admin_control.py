@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred as library
-from maitred.cli.admin_control import read_settings
+from maitred.cli.admin_control import read_settings, told_of_settings
 from maitred.errors import InvalidArgument, InvalidSetting, UnknownQueue, UnknownSetting
 from maitred.matching.controls import LiveSetting, Pause, QueueControls
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Add, ControlQueue, EffectiveSetting, QueueControlled
+from maitred.settings.live import SETTABLE
 from tests.cli.admin_node import CannedNode, canned_node
 from tests.cli.running import maitred, maitred_json
 from tests.cli.test_admin import queue_command, queue_json
@@ -218,3 +219,15 @@ def test_a_real_queue_is_paused_restarted_and_resumed() -> None:
         assert asked(node.url, "resume", "shop/mails")["changed"]
         listed = json.loads(json.dumps(asked(node.url, "list")["queues"]))
         assert [one["paused"] for one in listed] == [None]
+
+
+def test_the_help_of_set_names_every_setting() -> None:
+    shown = maitred("admin", "queue", "set", "--help").stdout
+    assert [name for name in SETTABLE if f"  {name} " not in shown] == []
+
+
+def test_a_large_number_is_shown_as_it_can_be_set() -> None:
+    one = EffectiveSetting(value=1_234_567, source="default")
+    assert dict(told_of_settings({"queries.waiting": one})) == {
+        "queries.waiting": "1234567 (the default)"
+    }

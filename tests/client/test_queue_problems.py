@@ -48,6 +48,11 @@ def test_a_queue_without_a_worker_names_one_that_is_served_and_similar() -> None
     assert "similar" not in one_of(other, queue("stock")).remedy
 
 
+def test_tasks_that_are_planned_for_later_need_no_worker_yet() -> None:
+    assert not problems_of([queue(workers=0, backlog=30, delayed=30)], {})
+    assert one_of(queue(workers=0, backlog=31, delayed=30)).kind == "unserved"
+
+
 def test_a_queue_fails_while_there_are_dead_letters() -> None:
     broken = queue("payments", dead=9, recent_failed=20, recent_runs=ran(60, 0.01))
     causes = [group("LookupError", 6, "no rate for CHF"), group("TimeoutError", 3)]

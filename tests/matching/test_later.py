@@ -30,6 +30,19 @@ def test_a_delayed_task_survives_a_crash() -> None:
     assert len(waiting.value) == 1
 
 
+def test_all_tasks_that_are_planned_are_counted_after_a_crash() -> None:
+    """A scaling signal and the list of problems count the others as work that waits."""
+    driver = Driver()
+    driver.add(5, delay=86_400.0)
+    driver.add(2)
+    driver.commit()
+    driver.crash(0.0)
+    driver.pass_time(60.0)
+    assert (driver.partition.waiting, driver.partition.delayed) == (7, 5)
+    assert len(driver.take("w", 2)) == 2
+    assert (driver.partition.waiting, driver.partition.delayed) == (5, 5)
+
+
 def test_a_task_that_is_due_long_after_a_crash_is_read_in_time() -> None:
     driver = Driver()
     driver.add(delay=10 * HORIZON_SECONDS)

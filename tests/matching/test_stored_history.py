@@ -10,7 +10,7 @@ from maitred.matching import stored_history
 from maitred.matching.controls import LiveSetting, QueueControls
 from maitred.matching.records import StoredHistoryRow, Terms
 from maitred.matching.stored_history import HistoryReading
-from maitred.matching.task_history import PAYLOAD_BYTES
+from maitred.matching.task_history import PAYLOAD_BYTES, kept_bytes
 from maitred.settings import History
 from tests.matching import listing
 from tests.matching.driver import DONE, FAILED, Driver
@@ -227,6 +227,46 @@ def test_a_setting_that_is_changed_live_takes_effect_on_rows(
     assert len(rows(driver)) == setting.get("history.tasks", 0)
 
 
+def test_rows_that_one_commit_leaves_are_due_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_history, "EXPIRED_AT_ONCE", 2)
+    driver = Driver(history=STORED)
+    for _ in range(6):
+        end(driver)
+        write(driver)
+    history = driver.partition.stored_history
+    assert not history.is_due(driver.now)
+    live = {"history.stored": LiveSetting(value=False)}
+    driver.partition.set_controls(QueueControls(version=9, settings=live), driver.now)
+    for left in (4, 2, 0):
+        assert history.is_due(driver.now)
+        taken = history.take(driver.now)
+        assert taken is not None
+        driver.store.write(taken.changes)
+        history.stored(taken)
+        assert len(rows(driver)) == left
+    assert not history.is_due(driver.now)
+
+
+def test_rows_of_a_longer_time_go_by_the_shorter_one() -> None:
+    """Rows keep arguments: an operator who lowers the time wants them to be gone."""
+    driver = Driver(history=History(seconds=86_400.0, stored=True))
+    for _ in range(3):
+        end(driver)
+        write(driver)
+        driver.pass_time(99.0)
+    live = {"history.seconds": LiveSetting(value=150.0)}
+    driver.partition.set_controls(QueueControls(version=9, settings=live), driver.now)
+    write(driver)
+    assert len(rows(driver)) == len(listing.ended(driver, 100)) == 1
+    ended = driver.partition.ended_tasks
+    ended._memory.unstored.clear()
+    driver.pass_time(100.0)
+    ended.forget_expired(driver.now)
+    assert ended._memory.unstored, "the shell is to look at it without an end of a task"
+    write(driver)
+    assert not rows(driver)
+
+
 def test_memory_bounds_what_is_read() -> None:
     driver = Driver(history=STORED)
     for _ in range(5):
@@ -243,9 +283,36 @@ def test_memory_bounds_what_is_read() -> None:
 def test_a_partition_that_comes_back_has_each_task_once() -> None:
     driver = Driver(history=STORED)
     end(driver, 3)
+    taken = driver.partition.stored_history.take(driver.now)
+    assert taken is not None
+    driver.store.write(taken.changes)
+    driver.partition.stored_history.not_stored(taken)  # as when the answer is lost
     write(driver)
+    assert len(rows(driver)) == 2
     kept = driver.partition.ended_tasks
     driver.crash(down_seconds=0.0)
     driver.partition.ended_tasks.restore(kept.last_first(driver.now), driver.now)
     read(driver)
     assert len(listing.ended(driver, 100)) == 3
+
+
+@pytest.mark.parametrize("limit", ["tasks", "bytes"])
+def test_what_an_owner_remembers_gives_way_to_what_ended_later(limit: str) -> None:
+    """The partition was away, and comes back to a shard whose memory is full of what it knew."""
+    driver = Driver(history=History(tasks=3 if limit == "tasks" else 1_000, stored=True))
+    end(driver, 3)
+    write(driver)
+    before = [*driver.partition.ended_tasks.last_first(driver.now)]
+    driver.crash(down_seconds=0.0)
+    end(driver, 2)
+    write(driver)
+    last = [one.task.sequence for one in listing.ended(driver, 100)[:2]]
+    driver.crash(down_seconds=0.0)
+    ended = driver.partition.ended_tasks
+    ended.restore(before, driver.now)
+    if limit == "bytes":
+        ended._memory.most_bytes = ended._memory.used
+    read(driver)
+    found = [one.task.sequence for one in listing.ended(driver, 100)]
+    assert found == [*last, before[0].sequence]
+    assert ended._memory.used == 3 * kept_bytes(before[0])

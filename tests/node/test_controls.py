@@ -157,6 +157,10 @@ async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
             await controlled(client, "set", unset=["retention"])
         with pytest.raises(InvalidSetting):
             await controlled(client, "set", settings={"rate_per_second": 5, "scaling.adaptive": 7})
+        with pytest.raises(InvalidArgument, match="both set and unset"):
+            await controlled(
+                client, "set", settings={"rate_per_second": 5}, unset=["rate_per_second"]
+            )
         with pytest.raises(InvalidArgument):
             await controlled(client, "pause", reason="x" * 501)
         assert (await described(client)).controls.version == 0

@@ -64,6 +64,23 @@ async def fail(town: Town, queue: str, count: int) -> None:
     await town.ask(Finish("shop", queue, 1, 0, 0, SESSION, ends))
 
 
+def test_tasks_that_are_planned_are_known_as_such_after_a_move() -> None:
+    """The next owner leaves them to the store until they are nearly due."""
+
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        later = add(queue, 5)
+        later.delay = 86_400.0
+        await town.ask(later)
+        await town.ask(add(queue, 2))
+        town.states(a="draining")
+        await town.ask(add(queue, 1))
+        one = (await states(TownClient(town)))[queue]
+        assert (one.backlog, one.delayed) == (8, 5)
+
+    in_town(main)
+
+
 def test_the_states_of_all_queues_are_told_without_asking_partitions() -> None:
     async def main(town: Town) -> None:
         client = TownClient(town)

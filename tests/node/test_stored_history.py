@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import msgpack
 
-from maitred.errors import StoreFull, StoreUnavailable
-from maitred.node import caretaker
+from maitred.errors import OutcomeUnknown, StoreFull, StoreUnavailable
+from maitred.matching import stored_history
+from maitred.node import caretaker, stored_histories, writer
 from maitred.protocol.inspection import ListTasks
 from maitred.protocol.tasks import DONE, ControlQueue, DeleteQueue, End, Finish, Offer, Revoke
 from maitred.settings import History
@@ -31,6 +33,7 @@ from tests.node.test_inspection import (
 from tests.store.engines import Simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
@@ -84,6 +87,10 @@ def stored(one: Shop) -> int:
     partitions = one.node.shard._partitions
     assert partitions is not None
     return partitions.writer.history_tasks
+
+
+def are_stored(one: Shop, tasks: int) -> bool:
+    return stored(one) == tasks
 
 
 @in_a_loop
@@ -171,6 +178,152 @@ async def test_a_history_that_cannot_be_stored_stops_no_task(
             assert len(await listed(client, "ended")) == 5
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+@in_a_loop
+async def test_a_history_of_unknown_outcome_costs_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """The partition stays, with its running tasks and those that are in memory only."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    async with shop(tmp_path, Simulated(), history=STORED) as one:
+        (store,), commit = one.stores, one.stores[0].commit
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        failed = 0
+
+        async def unsure(group: list[Changes]) -> Any:  # noqa: ANN401
+            nonlocal failed
+            is_history = any(row.sequence < 0 for changes in group for row in changes.results)
+            if not is_history or failed:
+                return await commit(group)
+            failed += 1
+            if is_written:
+                await commit(group)
+            raise OutcomeUnknown("The connection was lost.")
+
+        monkeypatch.setattr(store, "commit", unsure)
+        async with one.client() as client:
+            first = await end_some(client)
+            before = list(partitions.owned.values())
+            await until(lambda: stored(one) == 4)
+            assert failed == 1
+            assert list(partitions.owned.values()) == before
+            assert len(await listed(client, "ended")) == 4
+        assert await one.restart()
+        async with one.client() as client:
+            rows = await listed(client, "ended")
+            assert sorted(row.sequence for row in rows) == list(range(first, first + 4))
+
+
+@pytest.mark.parametrize("problem", [None, StoreUnavailable("Away.")])
+@in_a_loop
+async def test_a_store_that_is_silent_about_a_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: StoreUnavailable | None
+) -> None:
+    """Tasks are refused until the store answers, and longer if it answers with a failure."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "UNSAFE_SECONDS", 0.05)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        (store,), commit, answers = one.stores, one.stores[0].commit, asyncio.Event()
+        tried = asyncio.Event()
+        works = problem is None
+
+        async def slow(group: list[Changes]) -> Any:  # noqa: ANN401
+            if any(row.sequence < 0 for changes in group for row in changes.results):
+                await answers.wait()
+            elif answers.is_set():
+                tried.set()
+            if answers.is_set() and not works:
+                raise StoreUnavailable("Away.")
+            return await commit(group)
+
+        monkeypatch.setattr(store, "commit", slow)
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        async with one.client() as client:
+            await add(client, 1)
+            await finish(client, await take(client, 1))
+            (owned,) = partitions.owned.values()
+            await until(lambda: owned.partition.health.problem is not None)
+            assert partitions.writer.is_failing
+            answers.set()
+            if problem is not None:
+                await asyncio.wait_for(tried.wait(), SECONDS)
+                assert owned.partition.health.problem is not None
+                assert partitions.writer.is_failing
+                works = True
+            await until(lambda: owned.partition.health.problem is None)
+            await until(lambda: stored(one) == 1)
+            said = one.node.log.events("error"), one.node.log.events("info")
+            assert "store cannot be written; tasks are refused" in said[0]
+            assert "store can be written again" in said[1]
+
+
+@in_a_loop
+async def test_histories_are_written_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of many large rows would keep those of tasks waiting."""
+    monkeypatch.setattr(writer, "HISTORY_BYTES", 1)
+    async with shop(tmp_path, Simulated(), history=STORED) as one:
+        (store,), commit = one.stores, one.stores[0].commit
+        sizes: list[int] = []
+
+        async def counting(group: list[Changes]) -> Any:  # noqa: ANN401
+            sizes.append(sum(row.sequence < 0 for changes in group for row in changes.results))
+            return await commit(group)
+
+        monkeypatch.setattr(store, "commit", counting)
+        async with one.client() as client:
+            for queue in range(5):
+                await end_in(client, f"queue-{queue}")
+            await until(lambda: stored(one) == 5)
+            assert max(sizes) == 1
+            for queue in range(5):
+                await end_in(client, f"queue-{queue}")
+        assert await one.restart()
+        assert (sum(sizes), max(sizes)) == (10, 1), "also when the node stops"
+
+
+@in_a_loop
+async def test_a_history_that_waits_for_room_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(stored_histories, "WRITTEN_AT_ONCE", 1)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        async with one.client() as client:
+            for queue in range(5):
+                await end_in(client, f"queue-{queue}")
+            for owned in list(partitions.owned.values())[:4]:
+                monkeypatch.setattr(owned.partition.stored_history, "take", lambda _: None)
+            await partitions.stored_histories.write()
+            assert stored(one) == 1
+            monkeypatch.undo()
+            await partitions.stored_histories.write()
+            assert stored(one) == 5
+
+
+@in_a_loop
+async def test_all_rows_of_a_queue_go_when_it_stores_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than one commit lets expire."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stored_history, "EXPIRED_AT_ONCE", 2)
+    engine = Simulated()
+    async with shop(tmp_path, engine, history=STORED) as one, one.client() as client:
+        for number in range(7):
+            await add(client, 1)
+            await finish(client, await take(client, 1))
+            await until(functools.partial(are_stored, one, number + 1))
+        await set_live(client, "history.stored", value=False)
+        (held,) = engine.disk.contents.all().values()
+        await until(lambda: not [number for number in held.results if number < 0])
+
+
 @in_a_loop
 async def test_a_deleted_queue_leaves_nothing(tmp_path: Path, engine: Engine) -> None:
     async with shop(tmp_path, engine, history=STORED) as one:
@@ -187,17 +340,18 @@ async def test_a_deleted_queue_leaves_nothing(tmp_path: Path, engine: Engine) ->
 # In a cluster
 
 
-async def end_in(town: Town, queue: str, tasks: int = 1) -> None:
+async def end_in(at: Town | AsyncClient, queue: str, tasks: int = 1) -> None:
     """Have tasks of the queue done by a worker."""
     where = ("shop", queue, 1, 0, 0)
-    await town.ask(added_to(0, queue, count=tasks))
-    offered = await town.ask(Offer(*where, 1, SESSION, "worker", tasks))
+    ask: Callable[[Any], Awaitable[Any]] = at.ask if isinstance(at, Town) else at.request
+    await ask(added_to(0, queue, count=tasks))
+    offered = await ask(Offer(*where, 1, SESSION, "worker", tasks))
     ends = [
         End(one.sequence, one.attempt, one.proof, DONE, msgpack.encode("fine"))
         for one in offered.tasks
     ]
     assert len(ends) == tasks
-    await town.ask(Finish(*where, SESSION, ends))
+    await ask(Finish(*where, SESSION, ends))
 
 
 async def ended_in(town: Town, queue: str) -> list[ListedTask]:

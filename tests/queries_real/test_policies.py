@@ -144,6 +144,16 @@ def test_a_policy_that_is_set_live_reaches_gateways_and_workers(run: Run) -> Non
             await until(lambda: dispatcher_of(client) is None)
             assert await client.query("bar/drink", 3) == 3
 
+            await set_policy("random")  # again, for a gateway that has heard of another end
+            await query_end(client, 2)
+            bar.gate.clear()
+            under_way = [asyncio.ensure_future(client.query("bar/drink", 4)) for _ in range(4)]
+            await until(lambda: bar.running == 4)
+            await set_policy()
+            await until(lambda: dispatcher_of(client) is None)
+            bar.gate.set()
+            assert await asyncio.gather(*under_way) == [4] * 4
+
     run(main())
 
 

@@ -223,7 +223,8 @@ class App:
         (needs a state: `dead`, or one of those that are over). Without filters it is done to all
         tasks to which it applies. A dry run counts them in `matched`, and changes nothing. Tasks
         that begin, end or are added meanwhile are not meant. A cancelled call has changed a part,
-        and can be repeated. The user needs the permission `operate`.
+        and can be repeated, but for `again`, which would add that part once more. The user needs
+        the permission `operate`.
         """
         id_ = QueueId(self.namespace, queue if isinstance(queue, str) else queue.queue, TASKS)
         return await change_selected(self, id_, action, filters, dry_run=dry_run, reason=reason)

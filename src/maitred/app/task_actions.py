@@ -10,6 +10,7 @@ from maitred.client.task_changes import APPLIES, applicable, change_matching, ch
 from maitred.client.task_words import LEFT_WORDS
 from maitred.errors import (
     InvalidArgument,
+    MaitredError,
     TaskForgotten,
     TaskNotChanged,
     Unavailable,
@@ -59,6 +60,7 @@ async def change_selected(
     """Do this to all tasks of a queue that pass the filters, to the end.
 
     Raises `Unavailable` at the end if partitions did not answer: what was done there is not known.
+    A note of an error that ends the change early says how many tasks were changed before.
     """
     if action not in APPLIES:
         raise UnknownChoice.named("action on tasks", action, tuple(APPLIES))
@@ -70,17 +72,24 @@ async def change_selected(
     changed = ChangedTasks()
     cursor: str | None = None
     while True:
-        step = await change_matching(
-            session.client,
-            queue,
-            action,
-            states,
-            wanted,
-            reveal=True,
-            dry_run=dry_run,
-            cursor=cursor,
-            reason=reason,
-        )
+        try:
+            step = await change_matching(
+                session.client,
+                queue,
+                action,
+                states,
+                wanted,
+                reveal=True,
+                dry_run=dry_run,
+                cursor=cursor,
+                reason=reason,
+            )
+        except MaitredError as problem:
+            if changed.done:
+                problem.add_note(
+                    f"Before that, {changed.done:,} tasks were changed. {_rest(action)}"
+                )
+            raise
         changed.matched += step.matched
         changed.add(queue, step.changed)
         cursor = step.cursor
@@ -90,9 +99,16 @@ async def change_selected(
         raise Unavailable(
             f"{len(changed.silent):,} partitions did not answer, {name} first: "
             f"{silent.error.sentence} Of the others, {changed.done:,} tasks were changed.",
-            remedy="Call it again later: it goes on with the rest.",
+            remedy=_rest(action),
         ) from silent.error
     return changed
+
+
+def _rest(action: TaskAction) -> str:
+    """Say how the rest can be changed, after a part of the tasks was."""
+    if action == "again":
+        return "Calling it again would add these once more; the audit log has their ids."
+    return "Call it again later: it goes on with the rest."
 
 
 def _checked(reason: str) -> str:

@@ -134,6 +134,7 @@ def resume(
     "  scaling.partitions_max    most partitions that the root creates by itself\n"
     "  history.tasks             most tasks that are over and that each partition keeps\n"
     "  history.seconds           how long each of them is kept\n"
+    "  history.stored            on or off: whether they are also written to the store\n"
     "  queries.policy            how the worker of a query is chosen: idle, adaptive, ...\n"
     "  queries.waiting           most queries that wait for a worker\n"
     "  queries.waiting_per_user  the same for one user\n"
@@ -178,7 +179,7 @@ def read_settings(
 ) -> tuple[dict[str, SettingValue], list[str]]:
     """Return the settings to set, and the names of those to unset, as they were typed; raise a
     typed error for what the node would refuse."""
-    from maitred.settings.live import check_settable, check_setting
+    from maitred.settings.live import check_set_or_unset, check_settable, check_setting
 
     values: dict[str, SettingValue] = {}
     for text in settings:
@@ -192,8 +193,7 @@ def read_settings(
     names = [SHORT_NAMES.get(name, name) for name in unset]
     for name in names:
         check_settable(name)
-    if both := set(names).intersection(values):
-        raise InvalidArgument(f"{min(both)} is both set and unset.")
+    check_set_or_unset(values, names)
     if not values and not names:
         raise InvalidArgument(
             "Nothing says what to set.", remedy="Write NAME=VALUE, as in rate=5, or --unset NAME."
@@ -269,4 +269,6 @@ def _told_value(value: SettingValue) -> str:
         return "on" if value else "off"
     if isinstance(value, str):
         return value
+    if isinstance(value, int):
+        return str(value)
     return "none" if value is None else f"{value:g}"

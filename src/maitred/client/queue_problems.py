@@ -3,7 +3,7 @@
 The decision is made here once, for the command line, the HTTP API and the console, from what shards
 tell of all queues and from the errors of a few. It knows five problems, the most urgent first:
 
-- `unserved`: tasks wait, and no worker attends;
+- `unserved`: tasks are ready, and no worker attends;
 - `failing`: tasks have used up their attempts, and are dead letters;
 - `retrying`: a fifth of the attempts fail, and retries wait;
 - `behind`: workers attend, and a task waits for a minute or will, at the present speed;
@@ -110,7 +110,7 @@ def problems_of(
     for state in states:
         if state.pause is not None:
             found.append(_paused(state))
-        elif state.backlog and not state.workers:
+        elif state.backlog > state.delayed and not state.workers:
             found.append(_unserved(state, served))
         elif _is_behind(state):
             found.append(_behind(state))

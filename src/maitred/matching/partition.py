@@ -272,6 +272,15 @@ class Partition(PartitionState):
         return self.own_tasks.open_tasks - len(self.own_tasks.leases)
 
     @property
+    def delayed(self) -> int:
+        """The number of tasks that wait until they are due. While tasks that are ready are in the
+        store alone, only those in memory are counted."""
+        if self.backlog.any_unread:
+            return len(self.later)
+        own_tasks = self.own_tasks
+        return len(self.later) + max(0, own_tasks.open_tasks - len(own_tasks.tasks))
+
+    @property
     def state_name(self) -> Literal["writable", "read-only", "drained"]:
         """The state that operators are shown."""
         if self.writable:

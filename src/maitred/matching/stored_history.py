@@ -86,6 +86,8 @@ class HistoryBlock(NamedTuple):
     tasks: int
     expires_at: float
     """When the row expires; infinity if it cannot be read."""
+    ended_at: float
+    """When the last of its tasks ended; infinity if it cannot be read."""
 
 
 class HistoryWrite(NamedTuple):
@@ -172,9 +174,10 @@ class StoredHistory:
                 found = decode_history(body)
             except RowDamagedError:
                 into.damaged += 1
-                into.blocks.append(HistoryBlock(number, 0, inf))
+                into.blocks.append(HistoryBlock(number, 0, inf, inf))
                 continue
-            into.blocks.append(HistoryBlock(number, len(found.ended), found.expires_at))
+            last = found.ended[-1].ended_at if found.ended else 0.0
+            into.blocks.append(HistoryBlock(number, len(found.ended), found.expires_at, last))
             for one in reversed(found.ended):
                 if len(into.tasks) >= ended.most or into.bytes >= most_bytes:
                     break
@@ -198,6 +201,11 @@ class StoredHistory:
         """Whether tasks have ended that the store is to have and has not."""
         return bool(self._ended.unstored)
 
+    def is_due(self, now: float) -> bool:
+        """Return whether there is something to write: tasks that have ended, or rows that are to
+        expire."""
+        return self.has_unstored or self._is_oldest_due(self._tasks, now + self._ledger.wall)
+
     def want_written(self) -> None:
         """Have the shell take what is to be written: the settings have changed, or more is left."""
         self._ended.want_stored()
@@ -213,31 +221,40 @@ class StoredHistory:
         if tasks:
             number = -(self._first + self._written)
             self._written += 1
-            expires_at = tasks[-1].ended + ended.seconds + ledger.wall
+            ended_at = tasks[-1].ended + ledger.wall
+            expires_at = ended_at + ended.seconds
             body = HistoryBody(expires_at, [_record_of(task, ledger) for task in tasks])
             changes.results.append(Result(number, expires_at, seal(_encode(body))))
-            block = HistoryBlock(number, len(tasks), expires_at)
+            block = HistoryBlock(number, len(tasks), expires_at, ended_at)
             left += len(tasks)
-        most = ended.most if ended.is_stored else 0
         expired: list[HistoryBlock] = []
         blocks, wall_now = self._blocks, now + ledger.wall
-        while blocks and len(expired) < EXPIRED_AT_ONCE:
-            oldest = blocks[0]
-            is_gone = oldest.expires_at <= wall_now  # or soon: the store deletes what is expired
-            if not is_gone and left - oldest.tasks < most:
-                break
-            blocks.popleft()
+        while len(expired) < EXPIRED_AT_ONCE and self._is_oldest_due(left, wall_now):
+            oldest = blocks.popleft()
             self._tasks -= oldest.tasks
             left -= oldest.tasks
-            if not is_gone:
+            if oldest.expires_at > wall_now:  # else the store deletes it, or has done so
                 expired.append(oldest)
         changes.results += [Result(one.number, 0.0, b"") for one in expired]
         if not changes.results:
             return None
         return HistoryWrite(changes, block, tasks, expired)
 
+    def _is_oldest_due(self, tasks: int, wall_now: float) -> bool:
+        """Return whether the oldest row is too old, or one too many with so many tasks in all."""
+        if not self._blocks:
+            return False
+        ended, oldest = self._ended, self._blocks[0]
+        most = ended.most if ended.is_stored else 0
+        if tasks - oldest.tasks >= most:
+            return True
+        # By the present settings, or by those with which it was written.
+        return min(oldest.ended_at + ended.seconds, oldest.expires_at) <= wall_now
+
     def _next(self, now: float) -> list[QueueTask]:
         """Return the tasks of the next row; none if a quota has no room to spare."""
+        if not all(quota.has_spare(ROW_BYTES, now) for quota in self._quotas):
+            return []  # without a look at each task
         is_left = self._ledger.is_left
         tasks: list[QueueTask] = []
         size = 0
@@ -264,10 +281,13 @@ class StoredHistory:
         for quota in self._quotas:
             quota.wrote(added)
 
-    def not_stored(self, write: HistoryWrite) -> None:
-        """Note that nothing was written. The tasks are taken again, unless memory drops them."""
+    def not_stored(self, write: HistoryWrite, *, maybe: bool = False) -> None:
+        """Note that nothing was written, or `maybe` something. The tasks are taken again, unless
+        memory drops them, and written in another row: tasks that are in two are shown once."""
         self._blocks.extendleft(reversed(write.expired))
         self._tasks += sum(block.tasks for block in write.expired)
+        if maybe and write.block is not None:
+            self._blocks.append(write.block._replace(tasks=0))
 
 
 def _record_of(task: QueueTask, ledger: Ledger) -> EndedRecord:

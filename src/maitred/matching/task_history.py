@@ -257,30 +257,31 @@ class EndedTasks:
             yield task
 
     def restore(self, found: Iterable[QueueTask], now: float) -> None:
-        """Keep tasks that ended before, at an earlier owner of the partition: the last ones that
-        there is room for. They come with the last one first."""
+        """Keep tasks that ended before, at another owner of the partition: of these and those that
+        are kept, the last ones that there is room for. They come with the last one first."""
         memory = self._memory
         known = {task.sequence for task in self._kept}
         fresh: list[QueueTask] = []
         for task in found:
-            if task.sequence in known or task.ended + self.seconds <= now:
-                continue
-            size = kept_bytes(task)
-            if len(known) >= self.most or memory.used + size > memory.most_bytes:
-                break
-            memory.used += size
-            known.add(task.sequence)
-            fresh.append(task)
-        if fresh:
-            kept = sorted([*reversed(fresh), *self._kept], key=attrgetter("ended"))
-            self._kept.clear()
-            self._kept += kept
+            if task.sequence not in known and task.ended + self.seconds > now:
+                known.add(task.sequence)
+                fresh.append(task)
+        if not fresh:
+            return
+        memory.used += sum(map(kept_bytes, fresh))
+        kept = sorted([*reversed(fresh), *self._kept], key=attrgetter("ended"))
+        self._kept.clear()
+        self._kept += kept
+        while self._kept and (len(self._kept) > self.most or memory.used > memory.most_bytes):
+            self._drop_oldest()
 
     def forget_expired(self, now: float) -> None:
         """Forget the tasks that ended more than `history.seconds` ago."""
-        kept = self._kept
+        kept, before = self._kept, len(self._kept)
         while kept and kept[0].ended + self.seconds <= now:
             self._drop_oldest()
+        if self.is_stored and len(kept) < before:
+            self.want_stored()  # their rows may expire later: `seconds` may have been lowered
 
     def forget_unless(self, is_over: Callable[[int], bool]) -> None:
         """Forget the tasks of which this is not true: the next owner may run them again."""

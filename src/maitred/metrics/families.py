@@ -157,7 +157,7 @@ BACKLOG: Final = Family(
 DELAYED: Final = Family(
     "maitred_queue_delayed_tasks",
     "gauge",
-    "Tasks in memory that wait for their time: delays and retries.",
+    "Tasks of the backlog that wait for their time: delays and retries.",
     _QUEUE,
 )
 OLDEST: Final = Family(

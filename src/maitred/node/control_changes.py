@@ -19,7 +19,7 @@ from maitred.matching.controls import (
 )
 from maitred.protocol.description import QUEUE_CONTROLS
 from maitred.protocol.tasks import QueueControlled
-from maitred.settings.live import check_settable, check_setting
+from maitred.settings.live import check_set_or_unset, check_settable, check_setting
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,6 +87,7 @@ class ControlChanges:
         if message.action == "set":
             for name in message.unset:
                 check_settable(name)
+            check_set_or_unset(message.settings, message.unset)
             values = {
                 name: LiveSetting(
                     value=check_setting(name, value), by=message.user, at=at, reason=reason

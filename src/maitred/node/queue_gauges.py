@@ -41,7 +41,7 @@ class QueueGauges:
         """Add a partition of the queue; return how much it has, to compare it with others."""
         partition = owned.partition
         self.backlog += partition.waiting
-        self.delayed += len(partition.later)
+        self.delayed += partition.delayed
         self.running += len(partition.own_tasks.leases)
         self.free += free_slots(owned)
         self.queries += partition.allocator.lines.total

@@ -14,6 +14,8 @@ from maitred.logs import OccasionalWarning
 from maitred.matching.stored_history import HistoryReading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from maitred.matching.records import PartitionKey
     from maitred.matching.stored_history import StoredHistory
     from maitred.matching.task_history import HistoryMemory
@@ -29,7 +31,7 @@ READ_BYTES: Final = 2**20
 """Bytes of rows after which such a read ends: some ten milliseconds."""
 
 WRITTEN_AT_ONCE: Final = 100
-"""Partitions whose histories are written with one commit; each writes one row of at most 1 MiB."""
+"""Partitions whose histories are written with one commit, at most; each writes one row."""
 
 COMMITS_MAX: Final = 50
 """Commits of histories in a row, before other periodic work of the shard is done. It is enough for
@@ -109,22 +111,32 @@ class StoredHistories:
     async def write(self) -> None:
         """Write what has ended since the last time."""
         unstored = self._memory.unstored
+        idle: set[Owned] = set()
         for _ in range(COMMITS_MAX):
-            keys = list(islice(unstored, WRITTEN_AT_ONCE))
             due = []
-            for key in keys:
+            for key in list(islice(unstored, WRITTEN_AT_ONCE)):
                 del unstored[key]
                 owned = self._partitions.owned.get(key)
                 if owned is not None and not owned.leaving:
                     await self._know_before_writing(owned)
                     due.append(owned)
-            is_written = bool(due) and await self._partitions.writer.write_histories(due)
-            for owned in due:
-                if owned.partition.stored_history.has_unstored:
-                    owned.partition.stored_history.want_written()
-            if not is_written:
+            if due:
+                commit = await self._partitions.writer.write_histories(due)
+                idle.update(commit.idle)
+                self._want_written(owned for owned in due if owned not in idle)
+                if commit.is_failed:
+                    break
+            if not unstored:
                 break
+        self._want_written(idle)  # once a second: a quota may have no room, an end be unwritten
         self._tell_lost()
+
+    def _want_written(self, partitions: Iterable[Owned]) -> None:
+        """Look again at those partitions that still have something to write."""
+        now = self._loop.time()
+        for owned in partitions:
+            if owned.partition.stored_history.is_due(now):
+                owned.partition.stored_history.want_written()
 
     async def _know_before_writing(self, owned: Owned) -> None:
         """Learn which rows there are, so that the oldest can expire. If they cannot be read now,

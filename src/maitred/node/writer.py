@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
 from maitred.logs import OccasionalWarning
-from maitred.matching.records import rows_in
+from maitred.matching.records import rows_bytes, rows_in
 from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.metrics.histogram import SHORT_BOUNDS, SIZE_BOUNDS, Histogram
 from maitred.store.interface import PartlyWritten
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 0.25
 """Pause after a failed commit. Callers do not wait for it: those that cannot be served meanwhile
 are refused at once."""
+
+HISTORY_BYTES: Final = 4 * 2**20
+"""Bytes of rows after which a commit of histories takes no further partition, so that the commits
+of tasks wait for some tens of milliseconds at most."""
 
 
 class WrittenPartitions(Protocol):
@@ -59,6 +63,16 @@ class CommitOutcome(NamedTuple):
     """The partitions that another shard has acquired, or that the store has lost commits of."""
     problem: MaitredError | None
     """The error of all other partitions."""
+
+
+class HistoryCommit(NamedTuple):
+    """What became of a commit of histories."""
+
+    has_rows: bool
+    """Whether there was something to write."""
+    is_failed: bool
+    idle: list[Owned]
+    """The partitions that have nothing that may be written now."""
 
 
 class Writer:
@@ -167,9 +181,8 @@ class Writer:
             finally:
                 self._watch_no_more()
 
-    async def write_histories(self, due: Sequence[Owned]) -> bool:
-        """Write the histories of these partitions, as much as one commit takes; return whether
-        something was written."""
+    async def write_histories(self, due: Sequence[Owned]) -> HistoryCommit:
+        """Write the histories of these partitions, as much as one commit takes."""
         async with self._committing:
             self._watch_for_silence()
             try:
@@ -261,18 +274,19 @@ class Writer:
             return CommitOutcome((), (), failed)
         return CommitOutcome({one.key for one in changes}, overtaken, None)
 
-    def _is_left_with(self, owned: Owned, outcome: CommitOutcome) -> bool:
+    def _is_left_with(self, owned: Owned, outcome: CommitOutcome, *, reloads: bool = True) -> bool:
         """Return whether the shard still has the partition after a commit. It does not if another
-        shard has it, or if the outcome is unknown: the store may have the changes or not, so the
-        partition is loaded from it again."""
+        shard has it, or with `reloads` if the outcome is unknown: the store may have the changes or
+        not, so the partition is loaded from it again."""
         partitions = self._partitions
         if partitions.owned.get(owned.key) is not owned:
             return False
         if owned.key in outcome.overtaken:
             partitions.lost(owned.key, NotOwner("Another shard owns this partition now."))
             return False
-        if owned.key not in outcome.written and isinstance(outcome.problem, OutcomeUnknown):
-            partitions.lost(owned.key, outcome.problem)
+        problem = outcome.problem
+        if reloads and owned.key not in outcome.written and isinstance(problem, OutcomeUnknown):
+            partitions.lost(owned.key, problem)
             return False
         return True
 
@@ -284,38 +298,48 @@ class Writer:
         leaving = [owned for owned in due if owned.partition.stored_history.has_unstored]
         if leaving:
             await self._commit(leaving, anything=True, clean=False)
-        while leaving and await self._write_histories(leaving):
+        while leaving:
+            commit = await self._write_histories(leaving)
+            if commit.is_failed or not commit.has_rows:
+                break
             leaving = [owned for owned in leaving if owned.partition.stored_history.has_unstored]
 
-    async def _write_histories(self, due: Iterable[Owned]) -> bool:
+    async def _write_histories(self, due: Iterable[Owned]) -> HistoryCommit:
         """Write histories in a commit of their own, so that no task waits for it or fails with it.
         A failure is logged, and leaves them to a later commit."""
         now = self._shard.loop.time()
         writes: list[tuple[Owned, HistoryWrite]] = []
+        idle: list[Owned] = []
+        size = 0
         for owned in due:
+            if size >= HISTORY_BYTES:
+                break
             is_here = self._partitions.owned.get(owned.key) is owned
-            if not is_here or owned.partition.health.problem is not None:
-                continue
-            write = owned.partition.stored_history.take(now)
-            if write is not None:
+            can_write = is_here and owned.partition.health.problem is None
+            write = owned.partition.stored_history.take(now) if can_write else None
+            if write is None:
+                idle.append(owned)
+            else:
                 writes.append((owned, write))
+                size += rows_bytes(write.changes.results)
         if not writes:
-            return False
+            return HistoryCommit(has_rows=False, is_failed=False, idle=idle)
         outcome = await self._outcome([write.changes for _, write in writes])
-        if self._silent is not None:
-            self._store_answers()
+        if outcome.problem is None and self._silent is not None:
+            self._note(None)
+            self._store_answers()  # else the next commit of tasks finds out
         for owned, write in writes:
-            if not self._is_left_with(owned, outcome):
+            if not self._is_left_with(owned, outcome, reloads=False):
                 continue
             history = owned.partition.stored_history
             if owned.key in outcome.written:
                 history.stored(write)
                 self.history_tasks += len(write.tasks)
             else:
-                history.not_stored(write)
+                history.not_stored(write, maybe=isinstance(outcome.problem, OutcomeUnknown))
         if outcome.problem is not None:
             self._history_warning.say(self._shard.loop.time(), error=outcome.problem)
-        return outcome.problem is None
+        return HistoryCommit(has_rows=True, is_failed=outcome.problem is not None, idle=idle)
 
     async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:
         """Have the store write the changes, and count how long it takes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from msgspec import ValidationError, convert, structs
 
-from maitred.errors import InvalidSetting, UnknownSetting
+from maitred.errors import InvalidArgument, InvalidSetting, UnknownSetting
 from maitred.settings.queues import Queue
 
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ def check_settable(name: str) -> None:
     """Raise `UnknownSetting` unless the setting can be set live."""
     if name not in SETTABLE:
         raise UnknownSetting.named("live setting of a queue", name, SETTABLE)
+
+
+def check_set_or_unset(values: Mapping[str, SettingValue], unset: Sequence[str]) -> None:
+    """Raise `InvalidArgument` for a setting that one request both sets and gives back."""
+    if both := values.keys() & set(unset):
+        raise InvalidArgument(f"{min(both)} is both set and unset.")
 
 
 def with_live(settings: Queue, values: Mapping[str, SettingValue]) -> Queue:
