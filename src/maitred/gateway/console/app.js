@@ -327,8 +327,8 @@ class App {
       { class: "who" },
       this.me.user ? h("span", { class: "user", title: `Release ${this.me.release}` }, this.me.user) : null,
       readOnly ? h("span", { class: "badge", title: "This user may look, and change nothing." }, "read-only") : null,
-      button({ auto: "◐", dark: "●", light: "○" }[this.theme], { kind: "quiet icon", title: themes[this.theme], onclick: () => this.nextTheme() }),
-      button("?", { kind: "quiet icon", title: "Keyboard", onclick: () => this.help() }),
+      button({ auto: "◐", dark: "●", light: "○" }[this.theme], { kind: "quiet icon", title: themes[this.theme], name: themes[this.theme], onclick: () => this.nextTheme() }),
+      button("?", { kind: "quiet icon", title: "Keyboard", name: "? Keyboard", onclick: () => this.help() }),
       this.me.with_users && this.me.csrf ? button("Log out", { kind: "quiet", onclick: () => this.logOut() }) : null,
     );
   }
