@@ -305,6 +305,7 @@ def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
         page = one.page
         one.log_in("rita")
         one.sees("read-only")
+        colours = set()
         for place, name in (
             (QUEUE, "Pause"),
             (QUEUE, "Purge"),
@@ -317,9 +318,11 @@ def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
             button = one.button(name).first
             button.wait_for()
             assert button.get_attribute("aria-disabled") == "true"
+            colours.add(button.evaluate("one => getComputedStyle(one).color"))
             assert "it needs the permission" in (button.get_attribute("title") or "")
             button.click(force=True)
             assert page.get_by_role("dialog").count() == 0
+        assert len(colours) == 1, "all of them look disabled"
         # What the console leaves out, the gateway refuses.
         csrf = page.evaluate("fetch('/v1/me').then(one => one.json()).then(one => one.csrf)")
         for mark, status in ((csrf, 403), ("", 403)):

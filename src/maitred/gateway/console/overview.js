@@ -118,7 +118,7 @@ export class Overview {
       { class: "card", "aria-labelledby": id },
       h("h2", { id }, title),
       problems === undefined
-        ? empty("Loading…")
+        ? empty(this.errors.some(Boolean) ? "Not known." : "Loading…")
         : items.length
           ? h(
               "ul",
