@@ -84,6 +84,8 @@ def test_a_queue_fails_while_there_are_dead_letters() -> None:
     assert "task retry shop/payments --all" in found.remedy
     many = [group(str(number), 1) for number in range(CAUSES_TOLD + 2)]
     (found,) = problems_of([broken], {("shop", "payments"): many})
+    assert found.why.endswith("; and 2 other errors; of the first 5")
+    (found,) = problems_of([broken._replace(dead=5)], {("shop", "payments"): many})
     assert found.why.endswith("; and 2 other errors")
 
 

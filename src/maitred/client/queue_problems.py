@@ -312,6 +312,9 @@ def _failing(state: ListedQueue, causes: Sequence[DeadGroup]) -> QueueProblem:
     why = "; ".join(_cause(one) for one in causes[:CAUSES_TOLD])
     if len(causes) > CAUSES_TOLD:
         why += f"; and {_counted(len(causes) - CAUSES_TOLD, 'other error')}"
+    looked_at = sum(one.count for one in causes)
+    if causes and looked_at < state.dead:
+        why += f"; of the first {looked_at:,}"
     tasks = state.dead or state.delayed
     return _problem(kind, state, tasks, "; ".join(told), why, remedy)
 
