@@ -129,7 +129,8 @@ def test_make_run_starts_what_the_readme_shows(tmp_path: Path) -> None:
 def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
     """At the default ports, in a directory with a `.venv`. No other test takes these ports."""
     lines = re.findall(r"^\$ (\.venv/bin/maitred (?:admin|status).*)$", README, re.MULTILINE)
-    assert [" ".join(line.split()[1:3]) for line in lines[:-1]] == ["admin queue", "admin queue"]
+    commands = [" ".join(line.split()[1:3]) for line in lines[:-1]]
+    assert commands == ["admin problems", "admin queue", "admin queue"]
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(MAITRED.parent)
     with running_node("--example", port=PORT, shards=2, wait=False) as node:
@@ -151,13 +152,14 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
             session = _try_the_lines_with_curl(tmp_path, environment)
             shown = [_printed(line, tmp_path, environment) for line in lines]
         assert session.splitlines()[0].split()[:4] == ["id", "user", "queue", "query"]
-        assert "shop/thumbnails" in shown[0]
-        assert "1 to read, 1 to write" in shown[1]
-        heading, *rows = shown[2].splitlines()
+        assert "Nothing is wrong" in shown[0]
+        assert "shop/thumbnails" in shown[1]
+        assert "1 to read, 1 to write" in shown[2]
+        heading, *rows = shown[3].splitlines()
         assert "shard" in heading
         for shard in node.shards:
-            assert any(str(shard.number) in row.split() for row in rows), shown[2]
-            assert f"{shard.pid}" in shown[2].split()
+            assert any(str(shard.number) in row.split() for row in rows), shown[3]
+            assert f"{shard.pid}" in shown[3].split()
 
 
 def _try_the_lines_with_curl(directory: Path, environment: dict[str, str]) -> str:

@@ -504,6 +504,10 @@ def test_what_comes_next_is_told_for_every_state(node: TaskNode) -> None:
         "its worker reports how it ends, or it times out in 55 s; if the worker is lost, it is "
         "tried again in 8.2 s"
     )
+    assert following(running) == (
+        "its worker reports how it ends; it has no timeout, and `maitred admin task cancel` stops "
+        "it"
+    )
     assert "told to stop it" in following(replace(running, cancelling=True))
     waiting = task(0, 50, "waiting")
     assert following(waiting) == (

@@ -62,6 +62,14 @@ def test_all_workers_each_once(node: Plant) -> None:
     assert ant["queues"] == ["default/EQUITY_MARKET_HDB", "default/EQUITY_MARKET_RDB"]
 
 
+def test_the_workers_of_a_namespace(node: Plant) -> None:
+    workers = as_json(node, "list", "--namespace", "shop")["workers"]
+    assert [one["worker"] for one in workers] == ["cat"]
+    done = command(node, "list", "--namespace", "shpo")
+    assert "No workers for queues of the namespace shpo." in done.stdout
+    assert as_json(node, "list", "mails", "--namespace", "shop")["workers"] == workers
+
+
 def test_a_worker_that_fails_at_one_of_its_queues(node: Plant) -> None:
     node.queues[EQUITY] = [worker("ant", "a", good=0.17), worker("bee", "b", good=0.96)]
     _, ant, bee, _ = command(node, "list").stdout.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,11 @@ SHOWN = {
 """Something that is on each page only once its data has come."""
 
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea, a, table')]
-    .filter(one => one.checkVisibility() && !(one.getAttribute('aria-label')
-        || one.textContent.trim() || one.labels?.length || one.getAttribute('aria-labelledby')))
+    .filter(one => one.checkVisibility() && !one.labels?.length
+        && !one.getAttribute('aria-labelledby')
+        && !/[\\p{L}\\p{N}]/u.test(one.getAttribute('aria-label') ?? one.textContent))
     .map(one => one.outerHTML.slice(0, 120))"""
-"""Controls without a name that a screen reader could say."""
+"""Controls without a name that a screen reader could say; a symbol is none."""
 
 
 def overflow(page: Page) -> int:
@@ -89,6 +91,10 @@ def test_every_page_shows_its_data_and_fits_a_desk_and_a_phone(
                 assert page.evaluate(NAMELESS) == [], place
                 assert page.get_by_role("main").count() == 1
                 assert page.get_by_role("navigation").count() == 1
+                if place == "#/":
+                    box = page.get_by_role("columnheader", name="dead").bounding_box()
+                    assert box is not None
+                    assert box["x"] + box["width"] <= width, "the numbers of queues are in sight"
         one.button("Log out").click()
         page.get_by_label("Secret").wait_for()
         page.goto(f"{stage.url}/console/#/queues")
@@ -166,7 +172,7 @@ def act_on_a_queue(one: Tab, made: list[Any]) -> None:
     one.sees("12 partitions to write to")
     assert made[-1] == ("POST", "resize_queue", {"read": 25, "write": 12, "force": False})
     settings = one.page.get_by_role("region", name="Live settings")
-    settings.get_by_role("button", name="Change").first.click()
+    settings.get_by_role("button", name="Change rate_per_second", exact=True).click()
     one.page.get_by_role("dialog").get_by_label("Value").fill("50")
     one.confirm("Set", reason="slower")
     one.sees("rate_per_second is set.")
@@ -235,12 +241,14 @@ def act_on_tasks(one: Tab, made: list[Any]) -> None:
 
 def act_on_workers_and_queries(one: Tab, made: list[Any]) -> None:
     one.go("#/workers", "Workers")
-    one.button("Offline").first.click()
+    one.button("Offline: worker-0000").click()
     one.confirm("Take offline")
     one.sees("worker-0000 is offline.")
     assert made[-1][:2] == ("POST", "worker_offline")
     one.page.get_by_role("link", name="worker-0003").click()
     one.page.get_by_role("table", name="What worker-0003 runs").wait_for()
+    drawer = one.page.get_by_role("region", name="worker-0003").inner_text()
+    assert re.search(r"Runs: \d+ of \w+/\w+", drawer), drawer
     # The page was opened a moment ago, and shows what the worker measured before.
     one.page.get_by_role("img", name="Measured limit, and busy slots, the last hour").wait_for()
     one.go("#/queries/bank", "Queries")
@@ -276,16 +284,33 @@ def test_every_action(browser: Browser, stage: Stage) -> None:
         act_on_workers_and_queries(one, made)
 
 
+def test_waits_of_long_ago_are_not_those_of_now(browser: Browser, stage: Stage) -> None:
+    nothing = "\N{EN DASH}"
+    with tab(browser, stage.url) as one:
+        one.log_in("alice")
+        waits = one.page.locator(".fact", has_text="wait p99").locator("dd")
+        legend = one.page.get_by_role("figure").filter(has_text="Wait until the start")
+        for steps, begins in ((0, True), (5, True), (6, False)):
+            stage.world.still_steps = steps
+            one.go("#/queues", "Queues")
+            one.go("#/", "Overview")
+            waits.wait_for()
+            assert (waits.inner_text() != nothing) == begins, steps
+            shown = " ".join(legend.inner_text().split())
+            assert (f"p99 {nothing}" not in shown) == begins, (steps, shown)
+
+
 def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
     with tab(browser, stage.url) as one:
         page = one.page
         one.log_in("rita")
         one.sees("read-only")
+        colours = set()
         for place, name in (
             (QUEUE, "Pause"),
             (QUEUE, "Purge"),
             ("#/dead/bank/mail", "Retry all"),
-            ("#/workers", "Offline"),
+            ("#/workers", "Offline: worker-0000"),
             ("#/queries/bank", "Cancel"),
             ("#/tasks/bank/mail?state=dead", "Show private data"),
         ):
@@ -293,9 +318,11 @@ def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
             button = one.button(name).first
             button.wait_for()
             assert button.get_attribute("aria-disabled") == "true"
+            colours.add(button.evaluate("one => getComputedStyle(one).color"))
             assert "it needs the permission" in (button.get_attribute("title") or "")
             button.click(force=True)
             assert page.get_by_role("dialog").count() == 0
+        assert len(colours) == 1, "all of them look disabled"
         # What the console leaves out, the gateway refuses.
         csrf = page.evaluate("fetch('/v1/me').then(one => one.json()).then(one => one.csrf)")
         for mark, status in ((csrf, 403), ("", 403)):

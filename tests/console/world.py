@@ -75,6 +75,8 @@ class World:
     dead_letters: int = DEAD_LETTERS
     poison: str = ""
     """Text that stands in every field that users can set."""
+    still_steps: int = 0
+    """In so many of the last steps of the series no task began, so that there are no waits."""
     paused: dict[str, dict[str, Any]] = field(default_factory=dict)
     changes: list[tuple[str, str, Any]] = field(default_factory=list)
     """Requests that changed something: method, path, body."""
@@ -307,6 +309,10 @@ class World:
             # The node was started twenty minutes into the hour.
             return [None if at < 30 else value for at, value in enumerate(values)]
 
+        def begun(values: list[float]) -> list[float | None]:
+            still = POINTS - self.still_steps
+            return [value if at < still else None for at, value in enumerate(known(values))]
+
         return {
             "step_seconds": STEP,
             "from": start,
@@ -319,8 +325,8 @@ class World:
                 "backlog": known([int(4_000 * scale * one * one) for one in load]),
                 "running": known([int(30 * scale * one) + 1 for one in load]),
                 "slots_free": known([int(30 * scale * (1 - one)) for one in load]),
-                "wait_p50": known([0.002 + 0.01 * one**3 for one in load]),
-                "wait_p99": known(
+                "wait_p50": begun([0.002 + 0.01 * one**3 for one in load]),
+                "wait_p99": begun(
                     [0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]
                 ),
             },

@@ -82,6 +82,20 @@ def test_ended_tasks_are_bounded_in_number_and_time() -> None:
     assert driver.partition.lists.one(found[0].task.sequence, driver.now) is None
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_tasks_that_end_together_are_listed_in_order_whatever_ended_first(most: int) -> None:
+    """A worker reports in one message what has ended, in any order: it ends in one moment."""
+    driver = Driver()
+    for _ in range(3):
+        driver.add(6)
+        runs = driver.take("w", 6)
+        driver.finish(*(runs[at] for at in (3, 0, 5, 1, 4, 2)), how=DONE)
+        driver.pass_time(1.0)
+    found = listing.ended(driver, most)
+    assert len(found) == 18, "none is missed"
+    assert [one.at for one in found] == sorted({one.at for one in found}, reverse=True)
+
+
 def test_a_busy_partition_keeps_a_sample_of_what_ended() -> None:
     driver = Driver(history=History(tasks=50, seconds=3600.0))
 

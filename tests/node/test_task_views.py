@@ -212,6 +212,23 @@ CASES: list[tuple[Callable[[History], None], str, list[str]]] = [
 
 
 @pytest.mark.parametrize(
+    ("what", "attempts"),
+    [
+        (cancelled_while_waiting, 0),
+        (cancelled_while_running, 1),
+        (failed_while_being_cancelled, 1),
+        (cancelled_before_its_retry, 1),
+    ],
+)
+def test_a_cancelled_task_tells_how_many_attempts_began(
+    what: Callable[[History], None], attempts: int
+) -> None:
+    task = History()
+    what(task)
+    assert task.view().row(reveal=False).attempts == attempts
+
+
+@pytest.mark.parametrize(
     ("happens", "state", "told"), CASES, ids=[happens.__name__ for happens, *_ in CASES]
 )
 def test_the_history_of_a_task(

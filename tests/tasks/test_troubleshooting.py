@@ -42,6 +42,9 @@ def test_by_the_command_line_alone(tmp_path: Path) -> None:
         assert behind.startswith("shop/reports\nbehind")
         assert "1 task runs at a time; no slot is free" in " ".join(behind.split())
         assert last == "3 problems: looked at 6 queues."
+        misspelt = maitred("admin", "problems", "--namespace", "shpo", environment=shop.environment)
+        assert misspelt.returncode == 2
+        assert "Did you mean 'shop'?" in misspelt.stderr
 
         head, *lines = admin("queue", "list").splitlines()
         assert head.split()[-3:] == ["failed", "run", "p50"]

@@ -64,8 +64,16 @@ def problems(node: AskedNode, namespace: str, *, as_json: bool) -> None:
 
 async def _find(client: AsyncClient, namespace: str) -> FoundProblems:
     from maitred.client.queue_problems import ProblemFinder
+    from maitred.client.queue_states import QueuePages
+    from maitred.errors import UnknownChoice
 
-    return await ProblemFinder(client).find(namespace)
+    pages = QueuePages(client)
+    found = await ProblemFinder(client, pages).find(namespace)
+    if namespace and not found.looked_at and not found.unreachable:
+        # Of a misspelt namespace it would say that nothing is wrong.
+        known = await pages.namespaces()
+        raise UnknownChoice.named("namespace with queues", namespace, known)
+    return found
 
 
 def _part(address: str, shard: int | None) -> str:

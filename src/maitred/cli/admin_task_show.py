@@ -157,6 +157,8 @@ def _while_running(shown: TaskShown, now: float) -> str:
     if shown.timeout:
         ends = task.started_at + shown.timeout
         told += f", or it times out in {units.duration(max(ends - now, 0.0))}"
+    else:
+        told += "; it has no timeout, and `maitred admin task cancel` stops it"
     if shown.lease_until > now:
         lease = units.duration(shown.lease_until - now)
         told += f"; if the worker is lost, it is tried again in {lease}"

@@ -68,7 +68,11 @@ def worker() -> None:
 
 @worker.command("list", epilog="Exit status: 0 if every queue has answered, 1 otherwise.")
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
-@_namespace_option
+@click.option(
+    "--namespace",
+    metavar="NAME",
+    help="Of the queues, if they are only names; without any, only workers of its queues.",
+)
 @node_options
 @json_option
 def list_workers(
@@ -79,7 +83,7 @@ def list_workers(
     `limit` is how many a worker takes at a time, and why not more: docs/capacity.md has the words.
     """
     named = [queue_id(one, namespace) for one in queues]
-    there = node.ask(lambda client: present(client, named))
+    there = node.ask(lambda client: present(client, named, namespace))
     if as_json:
         print_json(
             {
@@ -91,6 +95,8 @@ def list_workers(
         print_table([_row(one) for one in there.workers])
     else:
         where = f" for {', '.join(queues)}" if queues else ""
+        if namespace and not queues:
+            where = f" for queues of the namespace {namespace}"
         click.echo(f"No workers{where}. `maitred worker MODULE:APP` starts one.")
     print_unreachable(there.silent)
     if there.silent:

@@ -63,14 +63,20 @@ async def ask(
     return cast("WorkersFound", answer).workers
 
 
-async def present(client: AsyncClient, queues: Sequence[QueueId]) -> PresentWorkers:
-    """Return the workers of these queues; of all queues, if none is named."""
+async def present(
+    client: AsyncClient, queues: Sequence[QueueId], namespace: str | None = None
+) -> PresentWorkers:
+    """Return the workers of these queues; if none is named, of all queues of the namespace, or of
+    all."""
     from msgspec.structs import replace
 
     named = list(queues)
     if not named:
         known, _, _ = await all_queues(client)
-        named = sorted((one for one in known if one.type == TASKS), key=label)
+        named = sorted(
+            (one for one in known if one.type == TASKS and namespace in (None, one.namespace)),
+            key=label,
+        )
     answers = await each(named, lambda queue: ask(client, queue))
     silent: dict[str, Silent] = {}
     for queue, problem in answers.silent.items():

@@ -77,6 +77,7 @@ def gateway(
             click.echo(json.dumps({"http": address, "pid": os.getpid()}))
         else:
             click.echo(f"http     {address}")
+            click.echo(f"console  {f'{address}/console' if settings.gateway.console else 'off'}")
             click.echo(HOW_TO_STOP)
         sys.stdout.flush()
 

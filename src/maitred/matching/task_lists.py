@@ -11,6 +11,7 @@ ones in memory or in rows of their own, dead letters in the store.
 from __future__ import annotations
 
 from heapq import nsmallest
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import RowDamagedError, Terms, decode_record, decode_records
@@ -18,7 +19,7 @@ from maitred.matching.sighted_task import FIRST, SightedTask
 from maitred.matching.task import AWAY, GIVEN, OVER, PARKED, READY, WAITING, QueueTask, recalled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from maitred.matching.attempts import Attempts
     from maitred.matching.partition_state import PartitionState
@@ -58,15 +59,20 @@ class TaskLists:
         self, kind: EndStatus | None, after: Place, most: int, now: float
     ) -> list[SightedTask]:
         """Return the tasks that ended in this way, or in any, the last one first."""
+        places = (
+            SightedTask(_status(task.status), task, (at, task.sequence))
+            for at, task in self._last_first(now)
+            if (after == FIRST or (at, task.sequence) < after) and kind in (None, task.status)
+        )
+        return list(islice(places, most))
+
+    def _last_first(self, now: float) -> Iterator[tuple[float, QueueTask]]:
+        """Yield the tasks that ended, and when: the last one first, and of those that ended in one
+        moment the highest number. They are kept in the order in which workers reported them."""
         wall = self._ledger.wall
-        found: list[SightedTask] = []
-        for task in self._ended.last_first(now):
-            place = task.ended + wall, task.sequence
-            if (after == FIRST or place < after) and kind in (None, task.status):
-                found.append(SightedTask(_status(task.status), task, place))
-                if len(found) == most:
-                    break
-        return found
+        ended = ((task.ended + wall, task) for task in self._ended.last_first(now))
+        for _, together in groupby(ended, key=_moment):
+            yield from sorted(together, key=_sequence, reverse=True)
 
     def one(self, sequence: int, now: float) -> SightedTask | None:
         """Return a task that memory knows."""
@@ -226,3 +232,11 @@ _status: Callable[[EndStatus], SightedState] = _STATUSES.__getitem__
 
 def _place(found: tuple[float, int, QueueTask]) -> Place:
     return found[:2]
+
+
+def _moment(ended: tuple[float, QueueTask]) -> float:
+    return ended[0]
+
+
+def _sequence(ended: tuple[float, QueueTask]) -> int:
+    return ended[1].sequence

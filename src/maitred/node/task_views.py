@@ -76,7 +76,8 @@ class TaskView:
         task, sighting, wall = self.task, self._sighting, self._wall
         is_running = task.state is GIVEN or sighting.state == "running"
         is_over = sighting.state in ("done", "cancelled", "expired", "failed")
-        began = is_running or (sighting.state == "done")
+        was_running = sighting.state == "cancelled" and task.given_at > 0
+        began = is_running or was_running or sighting.state == "done"
         ended_at = sighting.died_at or (task.ended + wall if task.ended and is_over else 0.0)
         is_open = not is_over and sighting.state != "dead"
         worker, started_at = self._last_attempt()

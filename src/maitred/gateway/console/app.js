@@ -4,7 +4,7 @@ import { Away, del, get, path, setCsrf, whenLoggedOut } from "./api.js";
 import { h, oncePerFrame, render } from "./dom.js";
 import { duration } from "./format.js";
 import * as live from "./live.js";
-import { Suggesting, button, dialog, problem, say } from "./parts.js";
+import { Suggesting, button, dialog, empty, link, problem, say } from "./parts.js";
 import { go, here, place, queueNames, queuePlace, taskPlaceById } from "./places.js";
 import { Dead } from "./dead.js";
 import { Form } from "./form.js";
@@ -35,6 +35,9 @@ const SECOND_KEY_MS = 1_500;
 const AGAIN_MS = 2_000;
 
 const INCLUDES = { operate: ["read"] };
+
+// Permissions that change nothing.
+const LOOKING = new Set(["read", "reveal", "observe"]);
 
 class App {
   constructor() {
@@ -185,7 +188,7 @@ class App {
     if (area === "workers" && names.length <= 2) return new Workers(this, names[1], query);
     if (area === "queries" && names.length <= 2) return new Queries(this, namespace, query);
     if (area === "nodes" && names.length === 1) return new Nodes(this, query);
-    return { title: "Nothing here", view: () => h("p", { class: "empty" }, "Nothing is at this address of the console.") };
+    return { title: "Nothing here", view: () => [h("div", { class: "head" }, h("h1", {}, "Nothing here")), empty("Nothing is at this address of the console. ", link("#/", "Overview"))] };
   }
 
   // Keyboard
@@ -321,14 +324,15 @@ class App {
 
   who() {
     const themes = { auto: "Theme: as the system", dark: "Theme: dark", light: "Theme: light" };
-    const readOnly = this.me.with_users && !Object.values(this.me.permissions).some((list) => list.includes("operate") || list.includes("admin"));
+    const granted = Object.values(this.me.permissions).flat();
+    const readOnly = this.me.with_users && granted.includes("read") && granted.every((one) => LOOKING.has(one));
     return h(
       "div",
       { class: "who" },
       this.me.user ? h("span", { class: "user", title: `Release ${this.me.release}` }, this.me.user) : null,
       readOnly ? h("span", { class: "badge", title: "This user may look, and change nothing." }, "read-only") : null,
-      button({ auto: "◐", dark: "●", light: "○" }[this.theme], { kind: "quiet icon", title: themes[this.theme], onclick: () => this.nextTheme() }),
-      button("?", { kind: "quiet icon", title: "Keyboard", onclick: () => this.help() }),
+      button({ auto: "◐", dark: "●", light: "○" }[this.theme], { kind: "quiet icon", title: themes[this.theme], name: themes[this.theme], onclick: () => this.nextTheme() }),
+      button("?", { kind: "quiet icon", title: "Keyboard", name: "? Keyboard", onclick: () => this.help() }),
       this.me.with_users && this.me.csrf ? button("Log out", { kind: "quiet", onclick: () => this.logOut() }) : null,
     );
   }

@@ -8,13 +8,20 @@ const WIDTH = 600;
 // Gaps of the grid: enough to read a value, few enough to stay in the background.
 const GRID_LINES = 2;
 
-const nice = [1, 2, 2.5, 5, 10];
+// The grid has a line at the half, which is to be as round.
+const nice = [1, 2, 4, 6, 8, 10];
 
 // The next round number above a value, so that the scale changes seldom.
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
   return nice.find((one) => one * power >= value) * power;
+}
+
+// The same for seconds, which people read in minutes, hours and days.
+export function roundUpSeconds(value) {
+  const unit = [86_400, 3_600, 60].find((one) => value > one) ?? 1;
+  return roundUp(value / unit) * unit;
 }
 
 // The same for bytes, in steps of KiB and MiB.
@@ -65,10 +72,13 @@ function area(values, most, height) {
   return text;
 }
 
-const last = (values) => {
-  for (let at = values.length - 1; at >= 0; at--) if (values[at] !== null && values[at] !== undefined) return values[at];
-  return null;
-};
+// What is older than so many steps is not what is now: waits are not known while no task begins.
+const RECENT_STEPS = 6;
+
+// The last value that is known, if it is recent.
+export function recent(values) {
+  return values?.slice(-RECENT_STEPS).findLast((value) => value !== null && value !== undefined) ?? null;
+}
 
 // Describe a chart. `series`: [{name, values, kind, filled}]; `from` and `step`: the moments, in seconds; `show(value)`: text.
 // `hover` is an object of the view that keeps the place of the pointer; `update` draws anew.
@@ -77,7 +87,7 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
   const peak = Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
   const top = round(peak);
   const at = hover.at !== null && hover.at !== undefined && hover.at < length ? hover.at : null;
-  const described = series.map((one) => `${one.name} ${show(last(one.values))} now, ${show(Math.max(0, ...one.values.filter((value) => value !== null)))} at most`).join("; ");
+  const described = series.map((one) => `${one.name} ${show(recent(one.values))} now, ${show(Math.max(0, ...one.values.filter((value) => value !== null)))} at most`).join("; ");
   // Of whole numbers, the half of 1 would be 1 as well.
   const label = (index) => (index && show(top * (1 - index / GRID_LINES)) === show(top) ? "" : show(top * (1 - index / GRID_LINES)));
   const ticks = [];
@@ -105,7 +115,7 @@ export function chart({ key, title, series, from, step, show, hover, update, hei
         "span",
         { class: "legend" },
         series.map((one) =>
-          h("span", { key: one.name, class: `series ${one.kind}` }, h("i", { "aria-hidden": "true" }), one.name, " ", h("b", {}, show(at === null ? last(one.values) : one.values[at]))),
+          h("span", { key: one.name, class: `series ${one.kind}` }, h("i", { "aria-hidden": "true" }), one.name, " ", h("b", {}, show(at === null ? recent(one.values) : one.values[at]))),
         ),
       ),
     ),

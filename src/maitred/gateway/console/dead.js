@@ -4,7 +4,7 @@ import { changeAll } from "./actions.js";
 import { joined } from "./attention.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
-import { ago, count, moment } from "./format.js";
+import { ago, count, moment, plural } from "./format.js";
 import { Live } from "./live.js";
 import { bar, button, empty, link, problem, unreachable } from "./parts.js";
 import { deadPlace, place, queuePlace, tasksPlace } from "./places.js";
@@ -88,8 +88,9 @@ export class Dead {
   }
 
   async bulk(action, group) {
-    const filter = { worker: "", error: group?.error ?? "", by: "", added_after: 0, added_before: 0 };
-    const described = group ? `All dead letters of ${this.namespace}/${this.queue} whose error contains ${group.error || group.reason}` : `All dead letters of ${this.namespace}/${this.queue}`;
+    const error = group ? group.error || group.reason : "";
+    const filter = { worker: "", error, by: "", added_after: 0, added_before: 0 };
+    const described = group ? `All dead letters of ${this.namespace}/${this.queue} that have ${error} in the class, the code or the message of their error` : `All dead letters of ${this.namespace}/${this.queue}`;
     if (await changeAll(this.namespace, this.queue, action, "dead", filter, described)) {
       this.more = [];
       this.live.refresh();
@@ -121,7 +122,7 @@ export class Dead {
         : groups.length === 0
           ? empty("There are none.")
           : [
-              h("p", { class: "lead", role: "status" }, `${count(total)} dead letters${this.cursor ? " looked at so far" : ""}, ${groups.length} ${groups.length === 1 ? "error" : "errors"}.`),
+              h("p", { class: "lead", role: "status" }, `${plural(total, "dead letter")}${this.cursor ? " looked at so far" : ""}, ${plural(groups.length, "error")}.`),
               h(
                 "ul",
                 { class: "groups" },
@@ -134,12 +135,12 @@ export class Dead {
                         "div",
                         { class: "buttons" },
                         group.example ? link(place(["tasks", this.namespace, this.queue, ...group.example.split("/")]), "An example", "button small") : null,
-                        link(tasksPlace(this.namespace, this.queue, { state: "dead", error: group.error }), "Show", "button small"),
-                        button("Retry", { key: `r${at}`, kind: "small", denied, onclick: () => this.bulk("retry", group) }),
-                        button("Drop", { key: `d${at}`, kind: "small danger quiet", denied, onclick: () => this.bulk("drop", group) }),
+                        link(tasksPlace(this.namespace, this.queue, { state: "dead", error: group.error || group.reason }), "Show", "button small"),
+                        button("Retry", { key: `r${at}`, kind: "small", name: `Retry ${group.error || group.reason}`, denied, onclick: () => this.bulk("retry", group) }),
+                        button("Drop", { key: `d${at}`, kind: "small danger quiet", name: `Drop ${group.error || group.reason}`, denied, onclick: () => this.bulk("drop", group) }),
                       ),
                     ),
-                    group.message ? h("p", { class: "told" }, group.message, group.messages.size > 1 ? h("small", {}, ` and ${count(group.messages.size - 1)} other messages`) : null) : null,
+                    group.message ? h("p", { class: "told" }, group.message, group.messages.size > 1 ? h("small", {}, ` and ${plural(group.messages.size - 1, "other message")}`) : null) : null,
                     bar(group.count, most, "bad"),
                   ),
                 ),

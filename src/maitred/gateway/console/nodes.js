@@ -1,7 +1,7 @@
 // The nodes: members of the cluster, the ring, their shards; the last hour of load, loop lag, memory and commits.
 
 import { path } from "./api.js";
-import { chart, roundUpBytes, sparkline } from "./charts.js";
+import { chart, roundUpBytes, roundUpSeconds, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { NOTHING, age, bytes, count, duration, now, rate, share } from "./format.js";
 import { Live } from "./live.js";
@@ -206,8 +206,8 @@ export class Nodes {
       { class: "charts small" },
       chart({ ...common, key: "load", title: "Load, in cores", show: cores, series: [one("load", points.load)] }),
       chart({ ...common, key: "memory", title: "Memory", show: bytes, round: roundUpBytes, series: [one("memory", points.memory)] }),
-      chart({ ...common, key: "lag", title: `Loop lag${suffix}`, show: duration, series: [one("lag", points.lag)] }),
-      chart({ ...common, key: "commits", title: `Commits${suffix}`, show: duration, series: [one("p99", points.p99), { name: "p50", kind: "two", values: points.p50 }] }),
+      chart({ ...common, key: "lag", title: `Loop lag${suffix}`, show: duration, round: roundUpSeconds, series: [one("lag", points.lag)] }),
+      chart({ ...common, key: "commits", title: `Commits${suffix}`, show: duration, round: roundUpSeconds, series: [one("p99", points.p99), { name: "p50", kind: "two", values: points.p50 }] }),
     );
   }
 

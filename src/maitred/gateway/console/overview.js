@@ -2,6 +2,7 @@
 
 import { path } from "./api.js";
 import { attention } from "./attention.js";
+import { recent } from "./charts.js";
 import { h } from "./dom.js";
 import { count, duration, rate, short } from "./format.js";
 import { Live } from "./live.js";
@@ -14,6 +15,7 @@ const INTERVAL_SECONDS = 1;
 
 const LISTED = 100;
 const BUSIEST = 12;
+const BUSIEST_COLUMNS = [["waiting", ""], ["oldest", ""], ["running", "mid"], ["free slots", "mid"], ["in /s", "mid"], ["out /s", "mid"], ["dead", ""]];
 
 export class Overview {
   constructor(app) {
@@ -72,12 +74,12 @@ export class Overview {
       return value === null ? null : value / this.series.step_seconds;
     };
     const failed = perSecond(points.failed);
-    const others = { p50: newest(points.wait_p50), p99: newest(points.wait_p99), failures: failed === null ? null : failed * 60 };
+    const others = { p50: recent(points.wait_p50), p99: recent(points.wait_p99), failures: failed === null ? null : failed * 60 };
     if (this.oldest === null || this.oldest.cursor !== null) {
       return { ...others, waiting: newest(points.backlog), in: perSecond(points.added), out: perSecond(points.ended), running: newest(points.running), free: newest(points.slots_free) };
     }
     const sum = (name) => this.oldest.queues.reduce((total, row) => total + row[name], 0);
-    return { ...others, waiting: sum("backlog"), in: sum("added_per_second"), out: sum("finished_per_second"), running: sum("running"), free: sum("slots_free") };
+    return { ...others, waiting: sum("backlog"), in: sum("added_per_second"), out: sum("finished_per_second"), running: sum("running"), free: newest(points.slots_free) };
   }
 
   facts() {
@@ -89,11 +91,11 @@ export class Overview {
       fact("waiting", short(found.waiting)),
       fact("in", rate(found.in), { sub: " /s" }),
       fact("out", rate(found.out), { sub: " /s" }),
-      fact("wait p50", duration(found.p50)),
+      fact("wait p50", duration(found.p50), { title: "Of tasks that began; none did in the last minute if there is no number" }),
       fact("wait p99", duration(found.p99)),
       fact("failures", rate(found.failures), { sub: " /min", kind: found.failures > 0 ? "bad" : "" }),
       fact("busy slots", [count(found.running), h("small", {}, `, ${count(found.free)} on offer`), bar(found.running ?? 0, (found.running ?? 0) + (found.free ?? 0))], {
-        title: "Tasks that run, and free slots that workers offer; a worker offers a slot to each of its queues",
+        title: "Tasks that run, and free slots that workers offer; a worker offers a slot to each shard that has queues of its",
       }),
     );
   }
@@ -116,7 +118,7 @@ export class Overview {
       { class: "card", "aria-labelledby": id },
       h("h2", { id }, title),
       problems === undefined
-        ? empty("Loading…")
+        ? empty(this.errors.some(Boolean) ? "Not known." : "Loading…")
         : items.length
           ? h(
               "ul",
@@ -146,7 +148,7 @@ export class Overview {
           h(
             "thead",
             {},
-            h("tr", {}, h("th", { scope: "col" }, "queue"), ...["waiting", "oldest", "running", "free slots", "in /s", "out /s", "dead"].map((name) => h("th", { scope: "col", class: "number", key: name }, name))),
+            h("tr", {}, h("th", { scope: "col" }, "queue"), BUSIEST_COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: `number ${kind}`, key: name }, name))),
           ),
           h(
             "tbody",
@@ -155,13 +157,13 @@ export class Overview {
               h(
                 "tr",
                 { key: `${row.namespace}/${row.queue}` },
-                h("th", { scope: "row" }, link(queuePlace(row.namespace, row.queue), this.app.namespace ? row.queue : `${row.namespace}/${row.queue}`)),
+                h("th", { scope: "row", class: "main" }, link(queuePlace(row.namespace, row.queue), this.app.namespace ? row.queue : `${row.namespace}/${row.queue}`)),
                 h("td", { class: "number" }, count(row.backlog)),
                 h("td", { class: "number" }, row.oldest_seconds > 0 ? duration(row.oldest_seconds) : ""),
-                h("td", { class: "number" }, count(row.running)),
-                h("td", { class: "number" }, count(row.slots_free)),
-                h("td", { class: "number" }, rate(row.added_per_second)),
-                h("td", { class: "number" }, rate(row.finished_per_second)),
+                h("td", { class: "number mid" }, count(row.running)),
+                h("td", { class: "number mid" }, count(row.slots_free)),
+                h("td", { class: "number mid" }, rate(row.added_per_second)),
+                h("td", { class: "number mid" }, rate(row.finished_per_second)),
                 h("td", { class: `number ${row.dead ? "bad" : ""}` }, count(row.dead)),
               ),
             ),

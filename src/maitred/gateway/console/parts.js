@@ -4,7 +4,8 @@ import { h, render } from "./dom.js";
 import { count, plural } from "./format.js";
 
 // A button; `denied` is the reason why this user cannot use it. It can be focused then, so that the reason can be read.
-export function button(label, { onclick, denied = "", kind = "", title = "", busy = false, key = null, pressed } = {}) {
+// `name` is what screen readers say, where the label is a symbol or stands on several buttons; it has the label in it.
+export function button(label, { onclick, denied = "", kind = "", title = "", name = null, busy = false, key = null, pressed } = {}) {
   return h(
     "button",
     {
@@ -12,6 +13,7 @@ export function button(label, { onclick, denied = "", kind = "", title = "", bus
       type: "button",
       class: `button ${kind}`,
       title: denied || title || null,
+      "aria-label": name,
       "aria-disabled": denied || busy ? "true" : null,
       "aria-pressed": pressed === undefined ? null : String(pressed),
       onclick: (event) => {

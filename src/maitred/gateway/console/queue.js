@@ -279,6 +279,7 @@ export class QueuePage {
     const oldest = Math.max(0, ...answered.map((one) => one.backlog_age_seconds ?? 0));
     const to = (of) => tasksPlace(this.namespace, this.queue, { state: of });
     const served = state.served_seconds_ago;
+    const limit = state.settings?.rate_per_second?.value;
     return h(
       "dl",
       { class: "facts" },
@@ -288,7 +289,7 @@ export class QueuePage {
       fact("running", link(to("running"), count(state.running))),
       fact("dead", link(deadPlace(this.namespace, this.queue), count(state.dead)), { kind: state.dead ? "bad" : "" }),
       fact("in", rate(sum("added_per_second")), { sub: " /s" }),
-      fact("out", rate(sum("finished_per_second")), { sub: " /s" }),
+      fact("out", rate(sum("finished_per_second")), limit ? { sub: ` of ${rate(limit)} /s`, title: "The setting rate_per_second limits how many tasks are handed out" } : { sub: " /s" }),
       fact("offers", count(state.offers), { title: "Free slots of workers that wait for a task here" }),
       fact("workers", link(place(["workers"], { queue: this.title }), count(state.workers.length)), {
         title: state.workers.length ? null : served === null || served === undefined ? "No worker served the queue lately" : `A worker last served it ${duration(served)} ago`,
@@ -310,7 +311,7 @@ export class QueuePage {
         { id: "partitions" },
         "Partitions",
         counts ? h("small", {}, ` ${counts.write} written to, ${counts.read} read`) : null,
-        button("Change", { onclick: () => this.setPartitions(), denied, kind: "quiet small aside" }),
+        button("Change", { onclick: () => this.setPartitions(), name: "Change partitions", denied, kind: "quiet small aside" }),
       ),
       tree(this.state.partitions, this.rates),
       h(
@@ -374,7 +375,7 @@ export class QueuePage {
                 { key: `v${name}`, title: one.reason || null },
                 h("b", {}, one.value === null ? "no limit" : typeof one.value === "boolean" ? (one.value ? "on" : "off") : typeof one.value === "string" ? one.value : count(one.value)),
                 h("small", {}, ` ${sourceOf(one)}`),
-                button("Change", { onclick: () => this.setSetting(name), denied, kind: "quiet small" }),
+                button("Change", { onclick: () => this.setSetting(name), name: `Change ${name}`, denied, kind: "quiet small" }),
               ),
             ]),
           )

@@ -34,7 +34,7 @@ export class Queues {
     this.match = query.match ?? "";
     this.sort = query.sort ?? "backlog";
     this.only = query.only ?? "";
-    const number = (name, label, show, more = {}) => ({ name, label, class: `number ${more.class ?? ""}`, sort: more.sort, cell: show });
+    const number = (name, label, show, more = {}) => ({ name, label, class: `number ${more.class ?? ""}`, sort: more.sort, title: more.title, cell: show });
     this.table = new Table({
       label: "Queues",
       columns: [
@@ -46,13 +46,13 @@ export class Queues {
           cell: (row) => [link(queuePlace(row.namespace, row.queue), app.namespace ? row.queue : `${row.namespace}/${row.queue}`), " ", queueState(row)],
         },
         number("backlog", "waiting", (row) => count(row.backlog), { sort: "backlog" }),
-        number("oldest", "oldest", (row) => (row.oldest_seconds > 0 ? duration(row.oldest_seconds) : ""), { sort: "oldest" }),
+        number("oldest", "oldest", (row) => (row.oldest_seconds > 0 ? duration(row.oldest_seconds) : ""), { sort: "oldest", title: "For how long the first of the waiting tasks could have been run" }),
         number("running", "running", (row) => count(row.running), { class: "mid" }),
-        number("free", "free slots", (row) => count(row.slots_free), { class: "low" }),
+        number("free", "free slots", (row) => count(row.slots_free), { class: "low", title: "Free slots that workers offer to the queue; a worker offers a slot to each of its queues" }),
         number("added", "in /s", (row) => rate(row.added_per_second), { sort: "added", class: "mid" }),
         number("finished", "out /s", (row) => rate(row.finished_per_second), { class: "mid" }),
-        number("run", "run p50", (row) => duration(row.run_p50), { class: "mid" }),
-        number("failed", "failed", (row) => count(row.recent_failed), { class: "mid" }),
+        number("run", "run p50", (row) => duration(row.run_p50), { class: "mid", title: "How long attempts took, the median of the last five to ten minutes" }),
+        number("failed", "failed", (row) => count(row.recent_failed), { class: "mid", title: "Attempts that failed in the last five to ten minutes" }),
         number("dead", "dead", (row) => h("span", { class: row.dead ? "bad" : "" }, count(row.dead)), { sort: "dead" }),
         number("workers", "workers", (row) => count(row.workers), { class: "mid" }),
         number("partitions", "partitions", (row) => count(row.partitions || null), { class: "low" }),

@@ -1,6 +1,6 @@
 // The charts of the last hour, for the overview and for one queue.
 
-import { chart } from "./charts.js";
+import { chart, roundUpSeconds } from "./charts.js";
 import { h } from "./dom.js";
 import { count, duration, rate } from "./format.js";
 
@@ -49,6 +49,7 @@ export function charts(series, hover, update) {
       key: "waits",
       title: "Wait until the start",
       show: duration,
+      round: roundUpSeconds,
       series: [
         { name: "p99", kind: "one", values: points.wait_p99 ?? [], filled: true },
         { name: "p50", kind: "two", values: points.wait_p50 ?? [] },

@@ -204,7 +204,7 @@ export class TaskPage {
       { class: "card", "aria-labelledby": "outcome" },
       h("h2", { id: "outcome" }, failed && task.state !== "done" ? "Error" : "Result"),
       failed ? h("p", { class: "problem" }, h("strong", {}, task.error || task.reason), task.message ? ` ${task.message}` : "") : null,
-      failed && task.reason && task.reason !== task.error && task.error ? h("p", { class: "dim" }, `The dead letter died because the last attempt was: ${task.reason}.`) : null,
+      failed && task.error && task.reason && task.reason !== task.error && task.reason !== "failed" ? h("p", { class: "dim" }, `The last attempt: ${task.reason}.`) : null,
       traceback ? textBox("Traceback", traceback) : null,
       progress ? h("p", {}, progress) : null,
       result !== null && result !== undefined && !(withheld ?? "") && task.state === "done"

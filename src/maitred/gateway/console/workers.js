@@ -30,6 +30,13 @@ const PLOT_HEIGHT = 90;
 // A worker that was not heard from for this long may be gone.
 const QUIET_SECONDS = 15;
 
+// How many of the tasks and queries belong to which queue, the most first.
+function byQueue(running) {
+  const found = new Map();
+  for (const one of running) if (queueNames(one.queue ?? "")) found.set(one.queue, (found.get(one.queue) ?? 0) + 1);
+  return [...found].sort((one, other) => other[1] - one[1]);
+}
+
 export class Workers {
   constructor(app, name, query) {
     this.app = app;
@@ -154,7 +161,7 @@ export class Workers {
     const names = this.queuesOf(row);
     const denied = names.map((one) => this.app.denied(one[0], "operate")).find(Boolean) ?? "";
     const to = row.online === false ? "online" : "offline";
-    return button(to === "online" ? "Online" : "Offline", { kind: "small", denied, onclick: () => this.put(row, names, to) });
+    return button(to === "online" ? "Online" : "Offline", { kind: "small", name: `${to === "online" ? "Online" : "Offline"}: ${row.worker}`, denied, onclick: () => this.put(row, names, to) });
   }
 
   async put(row, names, to) {
@@ -251,6 +258,7 @@ export class Workers {
       ),
       this.history(),
       h("p", {}, "Queues: ", this.queuesOf(row).map((names, at) => h("span", { key: at }, at ? ", " : "", link(queuePlace(...names), names.join("/"))))),
+      row.running?.length ? h("p", {}, "Runs: ", byQueue(row.running).map(([queue, number], at) => h("span", { key: queue }, at ? ", " : "", `${count(number)} of `, link(queuePlace(...queueNames(queue)), queue)))) : null,
       row.running?.length
         ? h(
             "div",
