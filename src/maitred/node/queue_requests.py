@@ -146,7 +146,8 @@ class QueueRequests:
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
             service_seconds=round(partition.meter.service_seconds, 6),
             controls=partition.controls,
-            settings=_effective(partition),
+            settings=_effective(partition, words=False),
+            words=_effective(partition, words=True),
         )
 
     def _sync(self, owned: Owned, message: Sync, held: DeferredReply) -> None:
@@ -240,20 +241,24 @@ def _sync_makes(message: Sync) -> Makes:
     return Makes.QUEUES if message.makes or message.partition else Makes.NOTHING
 
 
-def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
-    """Return the settings that can be set live, and where each value comes from."""
+def _effective(partition: Partition, *, words: bool) -> dict[str, EffectiveSetting]:
+    """Return the settings that can be set live, and where each value comes from: those that are
+    words, or the others."""
     found = {}
+    controls = partition.controls.live
     for name in SETTABLE:
-        live = partition.controls.settings.get(name)
-        value, words = setting(partition.configured, name), choices(name)
+        allowed = choices(name)
+        if bool(allowed) is not words:
+            continue
+        live, value = controls.get(name), setting(partition.configured, name)
         if live is not None:
             found[name] = EffectiveSetting(
-                live.value, "live", live.by, live.at, live.reason, choices=words
+                live.value, "live", live.by, live.at, live.reason, choices=allowed
             )
         elif value == setting(_DEFAULTS, name):
-            found[name] = EffectiveSetting(value, "default", choices=words)
+            found[name] = EffectiveSetting(value, "default", choices=allowed)
         else:
-            found[name] = EffectiveSetting(value, "settings", choices=words)
+            found[name] = EffectiveSetting(value, "settings", choices=allowed)
     return found
 
 
