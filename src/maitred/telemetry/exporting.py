@@ -195,7 +195,7 @@ class CountingExporter(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
     def statistics(self) -> dict[str, int]:
-        """Return how many spans were sent, and how many were lost."""
+        """Return both counts."""
         return {"spans_exported": self.exported, "spans_lost": self.lost}
 
 
