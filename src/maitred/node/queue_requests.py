@@ -146,8 +146,7 @@ class QueueRequests:
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
             service_seconds=round(partition.meter.service_seconds, 6),
             controls=partition.controls,
-            settings=_effective(partition, words=False),
-            words=_effective(partition, words=True),
+            settings=_effective(partition),
         )
 
     def _sync(self, owned: Owned, message: Sync, held: DeferredReply) -> None:
@@ -241,24 +240,20 @@ def _sync_makes(message: Sync) -> Makes:
     return Makes.QUEUES if message.makes or message.partition else Makes.NOTHING
 
 
-def _effective(partition: Partition, *, words: bool) -> dict[str, EffectiveSetting]:
-    """Return the settings that can be set live, and where each value comes from: those that are
-    words, or the others."""
+def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
+    """Return the settings that can be set live, and where each value comes from."""
     found = {}
-    controls = partition.controls.live
     for name in SETTABLE:
-        allowed = choices(name)
-        if bool(allowed) is not words:
-            continue
-        live, value = controls.get(name), setting(partition.configured, name)
+        live = partition.controls.settings.get(name)
+        value, words = setting(partition.configured, name), choices(name)
         if live is not None:
             found[name] = EffectiveSetting(
-                live.value, "live", live.by, live.at, live.reason, choices=allowed
+                live.value, "live", live.by, live.at, live.reason, choices=words
             )
         elif value == setting(_DEFAULTS, name):
-            found[name] = EffectiveSetting(value, "default", choices=allowed)
+            found[name] = EffectiveSetting(value, "default", choices=words)
         else:
-            found[name] = EffectiveSetting(value, "settings", choices=allowed)
+            found[name] = EffectiveSetting(value, "settings", choices=words)
     return found
 
 

@@ -496,11 +496,7 @@ class PartitionDescription(Struct, kw_only=True):
     controls: QueueControls = QueueControls()
     """What operators have changed while the queue runs, as this partition knows it."""
     settings: dict[str, EffectiveSetting] = field(default_factory=dict)
-    """The settings that can be set live, by their names in the settings file; those that are
-    numbers and switches."""
-    words: dict[str, EffectiveSetting] = field(default_factory=dict)
-    """Those that are words. They stand apart because the release that brought `settings` expects
-    numbers there, and could not read the answer."""
+    """The settings that can be set live, by their names in the settings file."""
     namespace_queues: int = 0
     """Queues that the namespace has; told by root partitions only."""
     namespace_queues_max: int = 0
