@@ -244,8 +244,9 @@ def _sync_makes(message: Sync) -> Makes:
 def _effective(partition: Partition) -> dict[str, EffectiveSetting]:
     """Return the settings that can be set live, and where each value comes from."""
     found = {}
+    controls = partition.controls.live
     for name in SETTABLE:
-        live = partition.controls.settings.get(name)
+        live = controls.get(name)
         value, words = setting(partition.configured, name), choices(name)
         if live is not None:
             found[name] = EffectiveSetting(
