@@ -68,6 +68,27 @@ async def test_what_is_enqueued_in_one_turn_is_one_message() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("traces", "sent"),
+    [
+        ([b"", b"first", b"", b"second"], [b"", b"first", b"", b"second"]),
+        ([b"one", b"one", b"one"], b"one"),
+        ([b"", b""], b""),
+    ],
+)
+@in_a_loop
+async def test_each_task_of_a_message_keeps_its_own_trace(
+    traces: list[bytes], sent: bytes | list[bytes]
+) -> None:
+    """As at a gateway, whose callers send a trace each, or none."""
+    async with a_node() as node:
+        adding = await thumbnail._begin_adding()
+        payload = thumbnail.call("u").payload
+        await asyncio.gather(*(adding.add(thumbnail.conditions, payload, one) for one in traces))
+        (message,) = node.heard(Add)
+        assert message.traces == sent
+
+
 @in_a_loop
 async def test_other_options_are_another_message() -> None:
     async with a_node() as node:

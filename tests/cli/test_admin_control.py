@@ -96,6 +96,7 @@ def test_json_has_the_record(node: ControlledNode) -> None:
             "version": 7,
             "pause": {"by": "ana", "at": 1_700_000_000.0, "reason": "a bad release"},
             "settings": {},
+            "words": {},
         },
         "changed": True,
         "partitions": 4,

@@ -170,6 +170,11 @@ def test_a_paused_queue_says_by_whom_and_is_neither_unserved_nor_behind() -> Non
     assert (found.kind, found.why) == ("paused", "it is paused by ana: a bad release")
 
 
+def test_the_reason_of_a_pause_cannot_command_the_terminal() -> None:
+    found = one_of(queue(pause=Pause(by="a\x1b[2J", reason="wait\x1b]0;title\x07"), workers=0))
+    assert found.why == r"it is paused by a\x1b[2J: wait\x1b]0;title\x07"
+
+
 def test_the_most_urgent_comes_first() -> None:
     found = problems_of(
         [

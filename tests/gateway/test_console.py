@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maitred.errors import Overloaded, PermissionDenied
+from maitred.errors import (
+    MaitredError,
+    Overloaded,
+    PermissionDenied,
+    Unavailable,
+    UnknownQueue,
+)
+from maitred.gateway.admin.answers import ListedQueues, ToldError, UnreachablePart
 from maitred.gateway.http.console import POLICY, read_files
-from maitred.gateway.http.live import AWAY_REST_SECONDS, REST_MOST_SECONDS, pause_after
+from maitred.gateway.http.live import AWAY_REST_SECONDS, REST_MOST_SECONDS, LiveRoutes, pause_after
+from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.sessions import SESSIONS_PER_USER_MAX, ConsoleSession, Sessions, cookie_in
 from maitred.security.directory import Identity
 from maitred.security.permissions import EVERYTHING
@@ -379,3 +388,45 @@ def test_the_pause_between_two_looks(
     took: float, interval: float, *, is_whole: bool, pause: float
 ) -> None:
     assert pause_after(took, interval, is_whole=is_whole) == pause
+
+
+ERROR = ToldError("unavailable", "It is away.", None, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_whole"),
+    [
+        (ListedQueues([], {}, None, []), True),
+        (ListedQueues([], {}, None, [UnreachablePart(error=ERROR, shard=1)]), False),
+        (Unavailable("No node."), False),
+        (UnknownQueue("No such queue."), True),
+    ],
+)
+def test_a_look_that_a_shard_did_not_answer_is_not_whole(
+    answer: ListedQueues | MaitredError, *, is_whole: bool
+) -> None:
+    """It took long because the gateway waited, which is no reason for a long pause."""
+
+    async def show(*_: object) -> Any:  # noqa: ANN401
+        if isinstance(answer, MaitredError):
+            raise answer
+        return answer
+
+    async def identify(*_: object) -> None: ...
+
+    async def main() -> None:
+        route = SimpleNamespace(handler="list_queues", path="/v1/queues")
+        listener: Any = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            identify=identify,
+            find=lambda _: SimpleNamespace(route=route, values=()),
+            check_permission=lambda *_: None,
+            typed=lambda _, problem: problem,
+        )
+        views: Any = SimpleNamespace(show=show, by_handler={"list_queues": show})
+        routes = LiveRoutes(listener, views)
+        request = HttpRequest(b"GET", b"/v1/live", {}, b"", 0.0)
+        connection: Any = SimpleNamespace(source="127.0.0.1")
+        assert (await routes._event(connection, request, request, 0))[1] == is_whole
+
+    asyncio.run(main())

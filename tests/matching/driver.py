@@ -511,6 +511,7 @@ class Driver:
         delay: float = 0.0,
         expires: float = 0.0,
         turn: bool = True,
+        traces: bytes | Sequence[bytes] = b"",
     ) -> Asked:
         asked = self.ask("add")
         if isinstance(payloads, int):
@@ -523,6 +524,7 @@ class Driver:
             terms=terms,
             delay=delay,
             expires=expires,
+            traces=traces,
         )
         asked.sequences = list(range(first, first + len(payloads)))
         if turn:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct, msgpack
 
 from maitred.errors import ControlsConflict, InvalidSetting, Overloaded, UnknownSetting
 from maitred.matching.controls import (
@@ -47,6 +48,30 @@ def test_a_row_that_cannot_be_read_pauses_the_queue(row: bytes) -> None:
 
 def test_a_field_of_a_later_release_is_skipped() -> None:
     assert decode_controls(b"\x82\xa7version\x05\xa3new\xc3", 1) == QueueControls(version=5)
+
+
+class EarlierSetting(Struct):
+    """A setting as the release that brought live settings reads it."""
+
+    value: bool | int | float | None
+
+
+class EarlierControls(Struct):
+    """The controls as that release reads them; it pauses the queue if it cannot."""
+
+    settings: dict[str, EarlierSetting]
+
+
+def test_the_release_that_brought_the_controls_can_read_a_record_with_words() -> None:
+    live = {
+        "queries.policy": LiveSetting(value="adaptive"),
+        "rate_per_second": LiveSetting(value=5.0),
+    }
+    controls = NO_CONTROLS.set(live, [], 3)
+    assert controls.live == live
+    read = msgpack.decode(encode_controls(controls), type=EarlierControls)
+    assert read.settings == {"rate_per_second": EarlierSetting(5.0)}
+    assert controls.set({}, list(live), 3).live == {}
 
 
 CHANGES = st.lists(st.sampled_from(["pause", "resume", "set", "unset", "new owner"]), max_size=30)

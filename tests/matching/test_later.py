@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from maitred.matching.later import HORIZON_SECONDS
-from maitred.matching.records import Terms
+from maitred.matching.records import Terms, encode_record
+from maitred.trace_context import TRACE_BYTES_MAX
 from tests.matching.driver import FAILED, Driver
 
 SOON = Terms(retries=10, backoff_first=1.0, backoff_longest=1.0)
@@ -268,3 +269,16 @@ def test_nothing_is_left_to_the_store_while_it_is_read() -> None:
         driver.answer_read()
     driver.add(delay=1000.0)
     assert len(driver.partition.own_tasks.tasks) <= 20
+
+
+def test_a_read_reaches_past_the_rows_of_the_tasks_in_memory() -> None:
+    """However long their trace contexts are: it finds these rows again, before new ones."""
+    driver = Driver()
+    driver.add(30, delay=20.0, traces=bytes(TRACE_BYTES_MAX))
+    driver.commit()
+    partition = driver.partition
+    tasks = [*partition.own_tasks.tasks.values()]
+    assert len(tasks) == 30
+    assert all(task.later_stored for task in tasks)
+    rows = sum(len(encode_record(partition.ledger.record(task))) for task in tasks)
+    assert partition.later.read_bytes(tasks) - partition.later.read_bytes([]) >= rows

@@ -60,6 +60,14 @@ def test_bytes_are_counted_with_what_surrounds_them() -> None:
         driver.add([bytes(1000)])
 
 
+@pytest.mark.parametrize("traces", [bytes(500), [bytes(500), bytes(500)]])
+def test_the_traces_of_tasks_count(traces: bytes | list[bytes]) -> None:
+    driver = Driver(quota=(inf, 2 * (1000 + TASK_BYTES)))
+    with pytest.raises(StorageQuotaExceeded):
+        driver.add([bytes(501), bytes(500)], traces=traces)
+    assert driver.add([bytes(500), bytes(500)], traces=traces).safe
+
+
 def test_many_tasks_that_end_before_they_are_written_fill_nothing() -> None:
     """Between two looks the estimate only grows; it is made anew before anything is refused."""
     driver = Driver(quota=(10, inf), hold_seconds=5.0)

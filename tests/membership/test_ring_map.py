@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ def test_a_key_belongs_to_the_arc_that_it_falls_into(count: int, key: str) -> No
         return
     assert next(one.member for one in arcs if place <= one.end) == ring.lookup(key)
     assert arcs[-1].end == 1.0
+    assert all(one.member != following.member for one, following in pairwise(arcs))
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])

@@ -9,11 +9,15 @@ import msgspec
 import pytest
 
 from maitred.errors import Overloaded
+from maitred.matching.stored_history import StoredHistory
 from maitred.protocol.frames import Opcode
-from maitred.settings import Limits, User
+from maitred.settings import History, Limits, User
 from tests.node.in_process import LOOPS, in_a_loop, node, until
 from tests.node.raw import credentials, echo, echoed_in, error_in, options, startup
+from tests.node.shops import shop
+from tests.node.test_inspection import add, finish, take
 from tests.security.cheap import cheaply
+from tests.store.engines import Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,3 +146,23 @@ async def test_a_look_at_the_clock_that_fails_is_not_the_last(tmp_path: Path) ->
         await until(lambda: looked >= 3)
         assert "background task failed" not in running.log.events("error")
         assert running.log.events("error")
+
+
+@in_a_loop
+async def test_a_fault_of_histories_costs_no_task_its_last_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    history = History(stored=True)
+    async with shop(tmp_path, Simulated(), history=history) as one:
+        async with one.client() as client:
+            first = await add(client, 2)
+            await finish(client, await take(client, 1))
+        monkeypatch.setattr(StoredHistory, "take", fail)
+        assert await one.restart()
+        assert "histories not stored" in one.node.log.events("error")
+        async with one.client() as client:
+            (left,) = await take(client, 2)
+            assert left.sequence == first + 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
+from maitred.client.queue_states import QueuePages
 from maitred.client.series import gather_series
 from maitred.errors import (
     DeadlineExceeded,
@@ -16,6 +17,7 @@ from maitred.errors import (
     PermissionDenied,
     UnknownRequest,
 )
+from maitred.matching.queue_meter import RECENT_STEPS
 from maitred.matching.records import Terms
 from maitred.metrics.points import NAMES, STEP_SECONDS, STEPS
 from maitred.protocol.queue_overview import SERIES_STEPS_MAX, SeriesShown, ShowSeries
@@ -98,6 +100,27 @@ def test_what_happened_in_each_step_is_told_ten_seconds_later() -> None:
             assert (await gather_series(client, seconds=30, **more)).points == points
         nothing = await gather_series(client, within=["other"], seconds=30)
         assert nothing.points["added"] == [None] * 3
+
+    in_town(main)
+
+
+def test_failures_count_as_recent_for_five_to_ten_minutes() -> None:
+    async def main(town: Town) -> None:
+        queue = town.queue_of("a")
+        pages = QueuePages(TownClient(town))
+
+        async def recent() -> tuple[int, int]:
+            (state,) = (await pages.named([("shop", queue)])).values()
+            return state.recent_failed, state.recent_ended
+
+        await town.ask(add(queue, 2))
+        await finish(town, queue, await given(town, queue, 2), FAILED)
+        assert await recent() == (2, 2)
+        half = RECENT_STEPS * STEP_SECONDS
+        await asyncio.sleep(half - STEP_SECONDS)
+        assert await recent() == (2, 2)
+        await asyncio.sleep(half + 2 * STEP_SECONDS)
+        assert await recent() == (0, 0)
 
     in_town(main)
 

@@ -50,3 +50,13 @@ def test_a_late_loop_is_told_for_some_seconds() -> None:
     assert 0.001 <= gauge.seconds < 0.01
     gauge.look(-1.0)
     assert gauge.seconds >= 0.0
+
+
+def test_the_worst_lag_is_told_once() -> None:
+    gauge = LagGauge()
+    for late in (0.01, 0.3, 0.02):
+        gauge.look(late)
+    assert gauge.take_worst() == 0.3
+    gauge.look(0.04)
+    assert gauge.take_worst() == 0.04
+    assert gauge.take_worst() == 0.0

@@ -233,8 +233,8 @@ def _problem(
 
 def _paused(state: ListedQueue) -> QueueProblem:
     pause = state.pause
-    by = f" by {pause.by}" if pause is not None and pause.by else ""
-    reason = f": {pause.reason}" if pause is not None and pause.reason else ""
+    by = f" by {printable(pause.by)}" if pause is not None and pause.by else ""
+    reason = f": {printable(pause.reason)}" if pause is not None and pause.reason else ""
     what = _waits(state) if state.backlog else "no task waits"
     remedy = f"`maitred admin queue resume {_label(state)}`"
     return _problem("paused", state, state.backlog, what, f"it is paused{by}{reason}", remedy)

@@ -61,7 +61,16 @@ class QueueControls(Struct, frozen=True, kw_only=True):
     pause: Pause | None = None
     """Set while the queue is paused: it accepts tasks, and hands none out."""
     settings: dict[str, LiveSetting] = {}
-    """The settings that were set live, by their names in the settings file."""
+    """The settings that were set live to a number or switch, by their names in the settings file.
+    """
+    words: dict[str, LiveSetting] = {}
+    """Those that were set live to a word. They stand apart because the release that brought the
+    controls expects numbers in `settings`, could not read the record, and would pause the queue."""
+
+    @property
+    def live(self) -> dict[str, LiveSetting]:
+        """All settings that were set live."""
+        return {**self.settings, **self.words}
 
     def check(self, version: int | None) -> None:
         """Raise `ControlsConflict` unless this is the version that the operator expects; None
@@ -89,12 +98,15 @@ class QueueControls(Struct, frozen=True, kw_only=True):
         self, values: Mapping[str, LiveSetting], unset: Sequence[str], range_id: int
     ) -> QueueControls:
         """Return the record with these settings set, and those given back to the settings file."""
-        settings = {**self.settings, **values}
+        live = {**self.live, **values}
         for name in unset:
-            settings.pop(name, None)
-        if settings == self.settings:
+            live.pop(name, None)
+        if live == self.live:
             return self
-        return structs.replace(self, settings=settings, version=self._next(range_id))
+        words = {name: one for name, one in live.items() if isinstance(one.value, str)}
+        settings = {name: one for name, one in live.items() if name not in words}
+        version = self._next(range_id)
+        return structs.replace(self, settings=settings, words=words, version=version)
 
     def _next(self, range_id: int) -> int:
         return max(self.version, range_id) + 1
@@ -128,4 +140,4 @@ def decode_controls(row: bytes | None, range_id: int) -> QueueControls:
 
 def effective(settings: Queue, controls: QueueControls) -> Queue:
     """Return the settings of the queue with those that were set live."""
-    return with_live(settings, {name: live.value for name, live in controls.settings.items()})
+    return with_live(settings, {name: live.value for name, live in controls.live.items()})

@@ -29,8 +29,8 @@ MARGIN_SECONDS = 10.0
 """How long before `known_until` the next tasks are read."""
 
 ROW_BYTES = 192
-"""Most bytes that the row of a task has besides its payload, its failure and the notes about its
-attempts."""
+"""Most bytes that the row of a task has besides its payload, its failure, the notes about its
+attempts and its trace context."""
 
 Entry = tuple[float, int, "QueueTask"]
 
@@ -207,7 +207,7 @@ class LaterTasks:
     def read_bytes(self, in_memory: Iterable[QueueTask]) -> int:
         """Return how many bytes of bodies to read: tasks in memory are found again."""
         known = sum(
-            len(task.payload) + len(task.failure) + len(task.past) + ROW_BYTES
+            len(task.payload) + len(task.failure) + len(task.past) + len(task.trace) + ROW_BYTES
             for task in in_memory
             if task.later_stored
         )

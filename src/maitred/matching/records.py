@@ -43,8 +43,9 @@ BY_LETTERS: Final = 64
 """Characters of `Record.by`: most names and addresses are shorter, and every stored task has it."""
 
 TASK_BYTES: Final = ROW_BYTES + 96 + BY_LETTERS
-"""The most that a task takes in the store besides its payload, its failure and the notes about its
-attempts: a row of its own and the rest of its record. In a segment with others it takes less."""
+"""The most that a task takes in the store besides its payload, its failure, the notes about its
+attempts and its trace context: a row of its own and the rest of its record. In a segment with
+others it takes less."""
 
 
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]

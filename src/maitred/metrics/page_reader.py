@@ -29,7 +29,7 @@ class NumberSample(NamedTuple):
 
 
 class HistogramSample(NamedTuple):
-    """One histogram."""
+    """One histogram, with the values of each bucket counted apart."""
 
     labels: Attributes
     bounds: tuple[float, ...]
@@ -49,7 +49,7 @@ class PageFamily(NamedTuple):
     numbers: list[NumberSample]
     """The samples of a counter or gauge."""
     histograms: list[HistogramSample]
-    """Those of a histogram."""
+    """The samples of a histogram."""
 
 
 class _Buckets:

@@ -176,7 +176,11 @@ class Writer:
             try:
                 if clean:
                     due = list(due)
-                    await self._write_last_histories(due)
+                    try:
+                        await self._write_last_histories(due)
+                    except Exception:
+                        # A defect of histories must not cost tasks their last commit.
+                        self._shard.log.exception("histories not stored")
                 await self._commit(due, anything=anything, clean=clean)
             finally:
                 self._watch_no_more()

@@ -54,7 +54,7 @@ class HandlerCall(Attempt):
     span: OpenSpan | None
     """The span of the call; None if the worker does not trace."""
     trace: bytes
-    """The trace context that the task or query came with; empty if there is none."""
+    """The trace context that came with the task or query; empty if it belongs to no trace."""
     _hidden: tuple[HiddenParameters, bytes] | Redaction | None
     """The hidden parameters and the encoded arguments, or what was made of them; None if the
     handler hides nothing."""

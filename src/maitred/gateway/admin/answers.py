@@ -488,4 +488,4 @@ class RingState(Struct):
     arcs: list[RingArcRow]
     """All around the circle; empty if there are more than 10,000."""
     partitions: list[RingPartition]
-    """Those of the queue that the request names."""
+    """The partitions of the queue that the request names; empty if it names none."""

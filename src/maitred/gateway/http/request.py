@@ -87,7 +87,7 @@ class HttpRequest:
         records none for this request."""
 
     def caller_trace(self) -> bytes:
-        """Return the trace context that the caller sent; empty if there is none that is valid."""
+        """Return the trace context that the caller sent; empty if it sent no valid one."""
         headers = self.headers
         parent = headers.get(b"traceparent")
         if parent is None:
