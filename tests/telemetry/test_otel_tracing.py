@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
@@ -225,7 +226,20 @@ def test_the_tracestate_of_a_caller_is_carried_to_the_handler() -> None:
     span.end()
 
 
-@pytest.mark.parametrize("trace", [b"", b"\x02 of a later release", b"\x01", packed(0, 0, 1)])
+NO_TRACES = pytest.mark.parametrize(
+    "trace", [b"", b"\x02 of a later release", b"\x01", packed(0, 0, 1)]
+)
+
+
+@NO_TRACES
+def test_the_fraction_is_drawn_for_bytes_that_name_no_trace(trace: bytes) -> None:
+    recorded = RecordedTraces(sample=0.01)
+    recorded.tracing.processes(trace, TASK, 1, worker="w").end()
+    recorded.tracing.answers(trace, "shop/price", "g/9", worker="w").end()
+    assert recorded.spans == []
+
+
+@NO_TRACES
 def test_bytes_that_name_no_trace_begin_one(trace: bytes) -> None:
     recorded = RecordedTraces()
     recorded.tracing.processes(trace, TASK, 1, worker="w").end()
@@ -245,6 +259,35 @@ def test_other_spans_of_the_program_keep_random_ids() -> None:
         recorded.tracing.sends(QUEUE, 1).end()
     ids |= {span_id(one) for one in recorded.spans}
     assert len(ids) == 7
+
+
+class _CountedIds(RandomIdGenerator):
+    """Trace ids that a receiver wants to have a certain form, as AWS X-Ray does."""
+
+    def generate_trace_id(self) -> int:
+        return 0x5759E988 << 96 | super().generate_trace_id() >> 32
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+def test_traces_that_begin_here_have_ids_of_the_programs_generator() -> None:
+    provider = TracerProvider(id_generator=_CountedIds(), shutdown_on_exit=False)
+    tracing = OpenTelemetryTracing(SdkSpans(provider), sample=1.0, random=lambda: 0.5)
+    assert tracing.sends(QUEUE, 1).trace_id.startswith("5759e988")
+
+
+def test_a_worker_and_its_app_record_with_the_same_provider() -> None:
+    """The app of a worker that has `tracing=True` takes none of the ids that the worker asks
+    for."""
+    recorded = RecordedTraces()
+    apps = OpenTelemetryTracing(SdkSpans(recorded.provider), sample=1.0, random=lambda: 0.5)
+    recorded.tracing.processes(CALLER, TASK, 1, worker="w").end()
+    apps.sends(QUEUE, 1).end()
+    recorded.tracing.processes(CALLER, TASK, 2, worker="w").end()
+    first, second = recorded.named(f"process {QUEUE}")
+    assert span_id(first) == derived_span_id(CALLER, "run", str(TASK), 1)
+    assert links(second) == [span_id(first)]
 
 
 def test_threads_do_not_take_each_others_ids() -> None:

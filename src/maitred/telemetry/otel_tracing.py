@@ -195,7 +195,7 @@ class OpenTelemetryTracing:
         self, trace: bytes, name: str, kind: SpanKind, attributes: Attributes
     ) -> OpenSpan:
         """Begin a span whose caller does not record its trace, or does not trace at all."""
-        if not trace and self._sample <= self._random():
+        if not is_context(trace) and self._sample <= self._random():
             return self._not_recorded
         return self._begin(trace, name, kind, attributes)
 
