@@ -174,8 +174,8 @@ class CountingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan | QuickSpan]) -> SpanExportResult:
         """Send the spans, and count them."""
         self.taken += len(spans)
-        readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
         try:
+            readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
             result = self._exporter.export(readable)
         except BaseException:
             self.lost += len(spans)
