@@ -84,10 +84,8 @@ def tracing_of_process(
     spans = SdkSpans(provider) if is_by_the_sdk else QuickSpans(batches.queue, described)
 
     async def close() -> None:
-        if not await in_thread(provider.shutdown):
+        if not await end_provider(provider.shutdown, log):
             exporter.shutdown()  # ends what hangs
-            if log is not None:
-                log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
     tracing = OpenTelemetryTracing(
         spans,
@@ -228,6 +226,14 @@ class CountingBatches(BatchSpanProcessor):
             self._batch_processor.emit(span)  # type: ignore[arg-type]
         elif self._budget.take(time.monotonic()) is not None:
             own_log.warning("The queue of spans is full.")
+
+
+async def end_provider(shutdown: Callable[[], object], log: Logger | None) -> bool:
+    """End a provider of spans, which exports what is left; return whether it ended in time."""
+    in_time = await in_thread(shutdown)
+    if not in_time and log is not None:
+        log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
+    return in_time
 
 
 async def in_thread(work: Callable[[], object]) -> bool:

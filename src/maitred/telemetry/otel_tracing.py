@@ -68,7 +68,7 @@ class OpenTelemetryTracing:
         sample: float,
         random: Callable[[], float],
         statistics: Callable[[], dict[str, int]] | None = None,
-        close: Callable[[], Awaitable[None]] | None = None,
+        close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """`random` returns a number from 0 to 1, for each trace that begins here; the fraction
         `sample` of them is recorded. `close` exports what is left; without it, that is up to the
