@@ -18,7 +18,7 @@ from maitred.telemetry.tracing import TaskId
 from tests.node.in_process import RecordedLog, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from maitred.telemetry.tracing import Tracing
     from tests.telemetry.receiver import Protocol, Received
@@ -102,6 +102,53 @@ def test_what_opentelemetrys_variables_say_goes_first(
     span = marked.wait_for_spans("send shop/mails")["send shop/mails"]
     assert span.resource["service.name"] == "shop"
     assert span.protocol == "http/protobuf"
+
+
+def test_each_kind_of_data_may_have_a_protocol_of_its_own(
+    marked: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    endpoint = f"{marked.endpoint('http/protobuf')}/v1/traces"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
+
+    async def run() -> None:
+        tracing = began(Telemetry(traces=True), RecordedLog())
+        tracing.sends("shop/mails", 1).end()
+        await tracing.close()
+
+    asyncio.run(run())
+    assert marked.wait_for_spans("send shop/mails")["send shop/mails"].protocol == "http/protobuf"
+
+
+@pytest.mark.parametrize("variable", ["PROTOCOL", "TRACES_PROTOCOL"])
+def test_an_unknown_protocol_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the spans would go by gRPC to a port for something else."""
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", "http/json")
+    with pytest.raises(CannotStart, match="http/json") as refused:
+        process_tracing(Telemetry(traces=True), RecordedLog(), service="maitred-test")
+    assert "http/protobuf" in str(refused.value)
+
+
+def test_a_program_ends_though_the_receiver_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry would wait for half a minute at the end of a program."""
+    at_exit: list[Callable[[], object]] = []
+    waits: list[float] = []
+
+    def shutdown(_batches: object, timeout_millis: float = 30_000) -> None:
+        waits.append(timeout_millis)
+
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr("opentelemetry.sdk._shared_internal.BatchProcessor.shutdown", shutdown)
+    settings = Telemetry(traces=True)
+    tracing, _ = exporting.tracing_of_process(settings, None, service="maitred-test")
+    tracing.sends("shop/mails", 1).end()
+    for one in at_exit:
+        one()
+    assert waits == [exporting.CLOSE_SECONDS * 1_000]
+    assert caplog.messages == ["Spans were lost (1): the receiver does not answer."]
 
 
 @pytest.fixture(params=["closed", "silent"])
