@@ -33,6 +33,7 @@ from maitred.protocol.tasks import (
     Resize,
 )
 from maitred.settings import Scaling
+from maitred.settings.live import SETTABLE
 from tests.node.in_process import in_a_loop, until
 from tests.node.members import Town, in_town
 from tests.node.shops import shop
@@ -188,6 +189,19 @@ async def test_settings_are_set_live_and_given_back(tmp_path: Path, engine: Engi
             await controlled(client, "set", unset=["rate_per_second", "scaling.adaptive"])
             told = (await described(client)).settings
             assert {one.source for one in told.values()} == {"settings", "default"}
+
+
+@in_a_loop
+async def test_a_program_of_the_release_before_is_told_no_words(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """It knows numbers and switches only, and refuses the whole answer for a word."""
+    async with shop(tmp_path, engine) as one, one.client() as client:
+        await client.request(add(), SECONDS)
+        told = await described(client)
+        assert {type(one.value) for one in told.settings.values()} <= {int, float, bool, type(None)}
+        assert told.word_settings["queries.policy"].source == "default"
+        assert told.all_settings.keys() == {*SETTABLE}
 
 
 @in_a_loop

@@ -136,7 +136,7 @@ def test_a_policy_that_is_set_live_reaches_gateways_and_workers(run: Run) -> Non
                 await until(partial(is_by, found, policy))
                 assert await client.query("bar/drink", 2) == 2
             description = await client.request(Describe("bar", "drink", TASKS, 0, 0))
-            told = cast("PartitionDescription", description).settings["queries.policy"]
+            told = cast("PartitionDescription", description).all_settings["queries.policy"]
             assert (told.value, told.source, told.reason) == ("round-robin", "live", "a try")
             assert told.choices[:2] == ("idle", "adaptive")
 

@@ -82,7 +82,7 @@ def _told(queue: DescribedQueue) -> dict[str, object]:
         "namespace_queues_max": root.namespace_queues_max,
         "served_seconds_ago": root.served_seconds_ago,
         "controls": to_builtins(root.controls),
-        "settings": to_builtins(root.settings),
+        "settings": to_builtins(root.all_settings),
         "totals": queue.totals()._asdict(),
         "partitions": [one for _, one in sorted(partitions.items())],
         "workers": [worker._asdict() for worker in queue.workers()],
@@ -179,7 +179,7 @@ def _print_totals(queue: DescribedQueue) -> None:
             f"{summed.not_kept:,} results and error texts: no room within the quotas",
             "yellow",
         )
-    for name, said in told_of_settings(root.settings):
+    for name, said in told_of_settings(root.all_settings):
         print_fact("setting", f"{name} = {said}")
     if root.controls.version:
         print_fact("controls", f"version {root.controls.version}")

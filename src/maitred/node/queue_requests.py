@@ -102,7 +102,7 @@ class QueueRequests:
             session: (name, running.get(session, 0), round(now - heard, 1))
             for session, (name, heard) in partition.workers_here().items()
         }
-        counts = partition.counts
+        counts, settings = partition.counts, _effective(partition)
         return PartitionDescription(
             partition=owned.key.partition,
             node=self._shard.description.node,
@@ -146,7 +146,8 @@ class QueueRequests:
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
             service_seconds=round(partition.meter.service_seconds, 6),
             controls=partition.controls,
-            settings=_effective(partition),
+            settings={name: one for name, one in settings.items() if not one.choices},
+            word_settings={name: one for name, one in settings.items() if one.choices},
         )
 
     def _sync(self, owned: Owned, message: Sync, held: DeferredReply) -> None:

@@ -496,7 +496,11 @@ class PartitionDescription(Struct, kw_only=True):
     controls: QueueControls = QueueControls()
     """What operators have changed while the queue runs, as this partition knows it."""
     settings: dict[str, EffectiveSetting] = field(default_factory=dict)
-    """The settings that can be set live, by their names in the settings file."""
+    """The settings that can be set live, by their names in the settings file, whose values are
+    numbers and switches."""
+    word_settings: dict[str, EffectiveSetting] = field(default_factory=dict)
+    """Those whose values are words. They are sent apart because programs of the release before
+    accept only numbers and switches in `settings`."""
     namespace_queues: int = 0
     """Queues that the namespace has; told by root partitions only."""
     namespace_queues_max: int = 0
@@ -511,6 +515,11 @@ class PartitionDescription(Struct, kw_only=True):
     service_seconds: float = 0.0
     """Mean time from giving a task to a worker until its end, of the queue's last tasks at this
     shard; 0: unknown."""
+
+    @property
+    def all_settings(self) -> dict[str, EffectiveSetting]:
+        """The settings that can be set live, by their names in the settings file."""
+        return self.settings | self.word_settings
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):

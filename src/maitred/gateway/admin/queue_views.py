@@ -52,7 +52,7 @@ class QueueViews:
             workers=sorted({worker for one in answered for worker in one.workers}),
             served_seconds_ago=root.served_seconds_ago,
             controls=root.controls,
-            settings=root.settings,
+            settings=root.all_settings,
             partitions=[_told(number, one) for number, one in enumerate(found)],
         )
 
