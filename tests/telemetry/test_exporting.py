@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -217,6 +218,39 @@ def test_spans_without_room_are_counted_and_dropped(monkeypatch: pytest.MonkeyPa
             assert found == ["The queue of spans is full."]
 
         asyncio.run(run())
+
+
+FORKING = """
+import os
+from maitred.settings import Telemetry
+from maitred.telemetry.exporting import tracing_of_process
+
+settings = Telemetry(traces=True, endpoint="http://127.0.0.1:1", protocol="http/protobuf")
+tracing, _ = tracing_of_process(settings, None, service="maitred-test")
+for _ in range(10):
+    tracing.sends("shop/mails", 1).end()
+child = os.fork()
+for _ in range(5):
+    tracing.sends("shop/mails", 1).end()
+if child:
+    os.waitpid(child, 0)
+print("parent" if child else "child", tracing.statistics()["spans_lost"], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_process_has_room_of_its_own() -> None:
+    """The spans that wait in the parent are exported there."""
+    variables = {
+        "OTEL_BSP_MAX_QUEUE_SIZE": "10",
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
+        "OTEL_BSP_SCHEDULE_DELAY": "3600000",
+    }
+    command = [sys.executable, "-c", FORKING]
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **variables}
+    )
+    assert told.stdout.splitlines()[0] == "child 0"
 
 
 def test_missing_packages_are_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
+from weakref import ref
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -223,6 +224,18 @@ class CountingBatches(BatchSpanProcessor):
         self._lock = threading.Lock()
         self._given = 0
         self._budget = LineBudget(QUIET_SECONDS)
+        weak = ref(self)  # what is registered stays for as long as the process
+
+        def forked() -> None:
+            if (batches := weak()) is not None:
+                batches._forked()  # noqa: SLF001 - its own
+
+        os.register_at_fork(after_in_child=forked)
+
+    def _forked(self) -> None:
+        """Begin anew in a forked process, where OpenTelemetry empties the queue."""
+        self._lock = threading.Lock()
+        self._given = self._counting.taken
 
     def end(self) -> None:
         """Export what is left, for a bounded time, in this thread: a program that ends cannot start
