@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +46,15 @@ CALLER = from_headers(
 UNSAMPLED = from_headers("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", "")
 
 
+_KINDS = {
+    "tasks, queries": "send wait process query answer",
+    "tasks": "send wait process",
+    "queries": "query answer",
+    "all that failed": "send wait process query answer",
+}
+"""What the table of attributes calls several kinds of spans."""
+
+
 def alone(work: Callable[[], None]) -> None:
     """Run it in a context of its own: a span that it enters is current nowhere else."""
     contextvars.copy_context().run(work)
@@ -73,6 +84,35 @@ def test_a_task_over_three_processes() -> None:
     assert waited.attributes is not None
     assert waited.attributes["maitred.forwarded"] is True
     assert process.trace_id == f"{trace_id(sent):032x}"
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_spans_have_the_attributes_that_the_docs_list(*, quick: bool) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tracing.md").read_text()
+    table = page.partition("## Attributes")[2].partition("\n## ")[0]
+    documented: dict[str, set[str]] = {}
+    for names, spans, _ in re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \|$", table, re.MULTILINE):
+        for span in re.findall(r"\w+", _KINDS.get(spans, spans)):
+            documented.setdefault(span, set()).update(re.findall(r"`(.+?)`", names))
+    recorded = RecordedTraces(quick=quick)
+    tracing, failure = recorded.tracing, Unavailable("No node answers.")
+    tracing.sends(QUEUE, 2).end(failure, task=str(TASK))
+    tracing.waited(CALLER, TASK, 1, 2.5, forwarded=True)
+    tracing.processes(CALLER, TASK, 1, worker="w").failed("ValueError")
+    query = tracing.queries("shop/price", CALLER, served=True)
+    tracing.answers(query.context, "shop/price", "g/1", worker="w").failed("ValueError")
+    query.query_ended("failed", "w", 1, "ValueError")
+    found = {one.name.partition(" ")[0]: one.attributes or {} for one in recorded.spans}
+    for documents in documented["send"], documented["query"]:
+        assert "error.type" in documents
+    documented["wait"].discard("error.type")  # it cannot fail
+    rpc, messaging = {"rpc.system"}, {"messaging.system"}
+    for name, attributes in found.items():
+        other = messaging if name in {"query", "answer"} else rpc
+        assert attributes.keys() == documented[name] - other, name
+        for key in (messaging | rpc) - other:
+            assert attributes[key] == "maitred"
+    assert found["process"]["messaging.destination.partition.id"] == "2"
 
 
 def test_without_a_wait_the_attempt_is_a_child_of_the_producer() -> None:

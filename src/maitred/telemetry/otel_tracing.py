@@ -229,6 +229,7 @@ def _of_task(task: TaskId, operation: str, attempt: int) -> Attributes:
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.destination.name": task.queue,
+        "messaging.destination.partition.id": str(task.partition),
         "messaging.message.id": str(task),
         "maitred.attempt": attempt,
     }
