@@ -157,6 +157,6 @@ async def end_telemetry(tracing: Tracing | None, exporting: MetricExport | None)
 
 def _refused(problem: ValueError) -> CannotStart:
     return CannotStart(
-        f"OpenTelemetry cannot begin: {problem}.",
+        f"OpenTelemetry cannot begin: {str(problem).removesuffix('.')}.",
         remedy="Look at the variables that begin with OTEL_.",
     )
