@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.sdk._shared_internal import BatchProcessor
 
 from maitred.errors import CannotStart
 from maitred.settings import Telemetry
@@ -29,6 +30,7 @@ PAGE = """# HELP shop_sold_total Things.
 shop_sold_total{what="tea"} 3
 """
 
+SILENT = pytest.mark.parametrize("nowhere", ["silent"], indirect=True)
 PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 
 
@@ -131,27 +133,6 @@ def test_an_unknown_protocol_is_named(variable: str, monkeypatch: pytest.MonkeyP
     assert "http/protobuf" in str(refused.value)
 
 
-def test_a_program_ends_though_the_receiver_is_silent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """OpenTelemetry would wait for half a minute at the end of a program."""
-    at_exit: list[Callable[[], object]] = []
-    waits: list[float] = []
-
-    def shutdown(_batches: object, timeout_millis: float = 30_000) -> None:
-        waits.append(timeout_millis)
-
-    monkeypatch.setattr("atexit.register", at_exit.append)
-    monkeypatch.setattr("opentelemetry.sdk._shared_internal.BatchProcessor.shutdown", shutdown)
-    settings = Telemetry(traces=True)
-    tracing, _ = exporting.tracing_of_process(settings, None, service="maitred-test")
-    tracing.sends("shop/mails", 1).end()
-    for one in at_exit:
-        one()
-    assert waits == [exporting.CLOSE_SECONDS * 1_000]
-    assert caplog.messages == ["Spans were lost (1): the receiver does not answer."]
-
-
 @pytest.fixture(params=["closed", "silent"])
 def nowhere(request: pytest.FixtureRequest) -> Iterator[str]:
     """An address where nothing listens, or where nothing is ever answered."""
@@ -160,6 +141,30 @@ def nowhere(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "silent":
             listener.listen()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@SILENT
+def test_a_program_ends_though_the_receiver_is_silent(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry would wait for half a minute at the end of a program."""
+    at_exit: list[Callable[[], object]] = []
+    waits: list[float] = []
+
+    def shutdown(batches: BatchProcessor[object], timeout_millis: float = 30_000) -> None:
+        waits.append(timeout_millis)
+        end(batches, 0)
+
+    end = BatchProcessor.shutdown
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr(BatchProcessor, "shutdown", shutdown)
+    settings = Telemetry(traces=True, endpoint=nowhere)
+    tracing, _ = exporting.tracing_of_process(settings, None, service="maitred-test")
+    tracing.sends("shop/mails", 1).end()
+    for one in at_exit:
+        one()
+    assert waits == [exporting.CLOSE_SECONDS * 1_000]
+    assert "Spans were lost (1): the receiver does not answer." in caplog.messages
 
 
 @PROTOCOLS

@@ -240,8 +240,9 @@ class CountingBatches(BatchSpanProcessor):
     def end(self) -> None:
         """Export what is left, for a bounded time, in this thread: a program that ends cannot start
         another."""
+        failed_before = self._counting.failed
         self._batch_processor.shutdown(int(CLOSE_SECONDS * 1_000))
-        left = self._given - self._counting.exported - self._counting.failed
+        left = self._given - self._counting.exported - failed_before
         if left > 0:
             own_log.warning("Spans were lost (%d): the receiver does not answer.", left)
 
