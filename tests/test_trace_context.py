@@ -122,6 +122,11 @@ def test_a_tracestate_that_cannot_be_carried_is_dropped_whole(state: str) -> Non
     assert state_of(found) in {"", state.strip()}
 
 
+def test_a_tab_between_the_entries_of_a_tracestate_is_a_space() -> None:
+    trace = from_headers(f"00-{'1' * 32}-{'2' * 16}-01", "a=1,\tb=2")
+    assert state_of(trace) == "a=1, b=2"
+
+
 def test_only_the_flag_that_is_known_is_taken_from_a_header() -> None:
     assert flags_of(from_headers(f"00-{TRACE}-{SPAN}-ff", "")) == 1
     assert not is_recorded(from_headers(f"00-{TRACE}-{SPAN}-fe", ""))

@@ -162,4 +162,5 @@ def from_headers(parent: str, state: str = "") -> bytes:
     trace_id, span_id, flags = (int(part, 16) for part in found.groups())
     if not trace_id or not span_id:
         return b""
-    return packed(trace_id, span_id, flags & SAMPLED, state.strip())
+    # W3C allows tabs between the entries, and a state with control characters is not sent on.
+    return packed(trace_id, span_id, flags & SAMPLED, state.strip().replace("\t", " "))

@@ -228,6 +228,7 @@ def test_unknown_flags() -> None:
         ("drain_seconds = inf", "drain_seconds is inf"),
         ("limits = 5", r"limits \(from the file .* is not a table"),
         ("users = 'x'", r"users \(from .* is not a table"),
+        ("[telemetry]\nendpoint = 'host:4317'", "an address that begins with http:// or https://"),
         ("[log]\nlevel = 'loud'", "it has to be one of debug, info, warning, error"),
         ("spread_batch = 1.5", "spread_batch is 1.5"),
         ("spread_batch = true", "spread_batch is true"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.sdk._shared_internal import BatchProcessor
 
 from maitred.errors import CannotStart
 from maitred.settings import Telemetry
@@ -18,7 +20,7 @@ from maitred.telemetry.tracing import TaskId
 from tests.node.in_process import RecordedLog, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from maitred.telemetry.tracing import Tracing
     from tests.telemetry.receiver import Protocol, Received
@@ -28,6 +30,7 @@ PAGE = """# HELP shop_sold_total Things.
 shop_sold_total{what="tea"} 3
 """
 
+SILENT = pytest.mark.parametrize("nowhere", ["silent"], indirect=True)
 PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 
 
@@ -104,6 +107,32 @@ def test_what_opentelemetrys_variables_say_goes_first(
     assert span.protocol == "http/protobuf"
 
 
+def test_each_kind_of_data_may_have_a_protocol_of_its_own(
+    marked: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    endpoint = f"{marked.endpoint('http/protobuf')}/v1/traces"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
+
+    async def run() -> None:
+        tracing = began(Telemetry(traces=True), RecordedLog())
+        tracing.sends("shop/mails", 1).end()
+        await tracing.close()
+
+    asyncio.run(run())
+    assert marked.wait_for_spans("send shop/mails")["send shop/mails"].protocol == "http/protobuf"
+
+
+@pytest.mark.parametrize("variable", ["PROTOCOL", "TRACES_PROTOCOL"])
+def test_an_unknown_protocol_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the spans would go by gRPC to a port for something else."""
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", "http/json")
+    with pytest.raises(CannotStart, match="http/json") as refused:
+        process_tracing(Telemetry(traces=True), RecordedLog(), service="maitred-test")
+    assert "http/protobuf" in str(refused.value)
+
+
 @pytest.fixture(params=["closed", "silent"])
 def nowhere(request: pytest.FixtureRequest) -> Iterator[str]:
     """An address where nothing listens, or where nothing is ever answered."""
@@ -112,6 +141,30 @@ def nowhere(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "silent":
             listener.listen()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@SILENT
+def test_a_program_ends_though_the_receiver_is_silent(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry would wait for half a minute at the end of a program."""
+    at_exit: list[Callable[[], object]] = []
+    waits: list[float] = []
+
+    def shutdown(batches: BatchProcessor[object], timeout_millis: float = 30_000) -> None:
+        waits.append(timeout_millis)
+        end(batches, 0)
+
+    end = BatchProcessor.shutdown
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr(BatchProcessor, "shutdown", shutdown)
+    settings = Telemetry(traces=True, endpoint=nowhere)
+    tracing, _ = exporting.tracing_of_process(settings, None, service="maitred-test")
+    tracing.sends("shop/mails", 1).end()
+    for one in at_exit:
+        one()
+    assert waits == [exporting.CLOSE_SECONDS * 1_000]
+    assert "Spans were lost (1): the receiver does not answer." in caplog.messages
 
 
 @PROTOCOLS
@@ -170,6 +223,39 @@ def test_spans_without_room_are_counted_and_dropped(monkeypatch: pytest.MonkeyPa
             assert found == ["The queue of spans is full."]
 
         asyncio.run(run())
+
+
+FORKING = """
+import os
+from maitred.settings import Telemetry
+from maitred.telemetry.exporting import tracing_of_process
+
+settings = Telemetry(traces=True, endpoint="http://127.0.0.1:1", protocol="http/protobuf")
+tracing, _ = tracing_of_process(settings, None, service="maitred-test")
+for _ in range(10):
+    tracing.sends("shop/mails", 1).end()
+child = os.fork()
+for _ in range(5):
+    tracing.sends("shop/mails", 1).end()
+if child:
+    os.waitpid(child, 0)
+print("parent" if child else "child", tracing.statistics()["spans_lost"], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_process_has_room_of_its_own() -> None:
+    """The spans that wait in the parent are exported there."""
+    variables = {
+        "OTEL_BSP_MAX_QUEUE_SIZE": "10",
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
+        "OTEL_BSP_SCHEDULE_DELAY": "3600000",
+    }
+    command = [sys.executable, "-c", FORKING]
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **variables}
+    )
+    assert told.stdout.splitlines()[0] == "child 0"
 
 
 def test_missing_packages_are_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

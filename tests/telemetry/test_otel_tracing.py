@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
@@ -43,6 +46,15 @@ CALLER = from_headers(
 UNSAMPLED = from_headers("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", "")
 
 
+_KINDS = {
+    "tasks, queries": "send wait process query answer",
+    "tasks": "send wait process",
+    "queries": "query answer",
+    "all that failed": "send wait process query answer",
+}
+"""What the table of attributes calls several kinds of spans."""
+
+
 def alone(work: Callable[[], None]) -> None:
     """Run it in a context of its own: a span that it enters is current nowhere else."""
     contextvars.copy_context().run(work)
@@ -72,6 +84,35 @@ def test_a_task_over_three_processes() -> None:
     assert waited.attributes is not None
     assert waited.attributes["maitred.forwarded"] is True
     assert process.trace_id == f"{trace_id(sent):032x}"
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_spans_have_the_attributes_that_the_docs_list(*, quick: bool) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tracing.md").read_text()
+    table = page.partition("## Attributes")[2].partition("\n## ")[0]
+    documented: dict[str, set[str]] = {}
+    for names, spans, _ in re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \|$", table, re.MULTILINE):
+        for span in re.findall(r"\w+", _KINDS.get(spans, spans)):
+            documented.setdefault(span, set()).update(re.findall(r"`(.+?)`", names))
+    recorded = RecordedTraces(quick=quick)
+    tracing, failure = recorded.tracing, Unavailable("No node answers.")
+    tracing.sends(QUEUE, 2).end(failure, task=str(TASK))
+    tracing.waited(CALLER, TASK, 1, 2.5, forwarded=True)
+    tracing.processes(CALLER, TASK, 1, worker="w").failed("ValueError")
+    query = tracing.queries("shop/price", CALLER, served=True)
+    tracing.answers(query.context, "shop/price", "g/1", worker="w").failed("ValueError")
+    query.query_ended("failed", "w", 1, "ValueError")
+    found = {one.name.partition(" ")[0]: one.attributes or {} for one in recorded.spans}
+    for documents in documented["send"], documented["query"]:
+        assert "error.type" in documents
+    documented["wait"].discard("error.type")  # it cannot fail
+    rpc, messaging = {"rpc.system"}, {"messaging.system"}
+    for name, attributes in found.items():
+        other = messaging if name in {"query", "answer"} else rpc
+        assert attributes.keys() == documented[name] - other, name
+        for key in (messaging | rpc) - other:
+            assert attributes[key] == "maitred"
+    assert found["process"]["messaging.destination.partition.id"] == "2"
 
 
 def test_without_a_wait_the_attempt_is_a_child_of_the_producer() -> None:
@@ -225,7 +266,20 @@ def test_the_tracestate_of_a_caller_is_carried_to_the_handler() -> None:
     span.end()
 
 
-@pytest.mark.parametrize("trace", [b"", b"\x02 of a later release", b"\x01", packed(0, 0, 1)])
+NO_TRACES = pytest.mark.parametrize(
+    "trace", [b"", b"\x02 of a later release", b"\x01", packed(0, 0, 1)]
+)
+
+
+@NO_TRACES
+def test_the_fraction_is_drawn_for_bytes_that_name_no_trace(trace: bytes) -> None:
+    recorded = RecordedTraces(sample=0.01)
+    recorded.tracing.processes(trace, TASK, 1, worker="w").end()
+    recorded.tracing.answers(trace, "shop/price", "g/9", worker="w").end()
+    assert recorded.spans == []
+
+
+@NO_TRACES
 def test_bytes_that_name_no_trace_begin_one(trace: bytes) -> None:
     recorded = RecordedTraces()
     recorded.tracing.processes(trace, TASK, 1, worker="w").end()
@@ -245,6 +299,35 @@ def test_other_spans_of_the_program_keep_random_ids() -> None:
         recorded.tracing.sends(QUEUE, 1).end()
     ids |= {span_id(one) for one in recorded.spans}
     assert len(ids) == 7
+
+
+class _CountedIds(RandomIdGenerator):
+    """Trace ids that a receiver wants to have a certain form, as AWS X-Ray does."""
+
+    def generate_trace_id(self) -> int:
+        return 0x5759E988 << 96 | super().generate_trace_id() >> 32
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+def test_traces_that_begin_here_have_ids_of_the_programs_generator() -> None:
+    provider = TracerProvider(id_generator=_CountedIds(), shutdown_on_exit=False)
+    tracing = OpenTelemetryTracing(SdkSpans(provider), sample=1.0, random=lambda: 0.5)
+    assert tracing.sends(QUEUE, 1).trace_id.startswith("5759e988")
+
+
+def test_a_worker_and_its_app_record_with_the_same_provider() -> None:
+    """The app of a worker that has `tracing=True` takes none of the ids that the worker asks
+    for."""
+    recorded = RecordedTraces()
+    apps = OpenTelemetryTracing(SdkSpans(recorded.provider), sample=1.0, random=lambda: 0.5)
+    recorded.tracing.processes(CALLER, TASK, 1, worker="w").end()
+    apps.sends(QUEUE, 1).end()
+    recorded.tracing.processes(CALLER, TASK, 2, worker="w").end()
+    first, second = recorded.named(f"process {QUEUE}")
+    assert span_id(first) == derived_span_id(CALLER, "run", str(TASK), 1)
+    assert links(second) == [span_id(first)]
 
 
 def test_threads_do_not_take_each_others_ids() -> None:

@@ -13,10 +13,13 @@ from tests.monitor.scraping import get, parsed
 from tests.monitor.test_processes import pages
 from tests.node.in_process import RecordedLog
 from tests.node.nodes import running_node
+from tests.tasks import shop
 from tests.tasks.stage import Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.monitor.scraping import Scraped
     from tests.telemetry.receiver import Received, ReceivedPoint
@@ -104,6 +107,19 @@ def _compare(page: Scraped, points: list[ReceivedPoint]) -> None:
     for name, labels in page.samples:
         if page.kinds.get(name) in {"counter", "gauge"}:
             assert (name, labels) in series
+
+
+def test_a_worker_exports_what_is_left_with_the_provider_of_its_app(
+    tmp_path: Path, marked: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", marked.endpoint("grpc"))
+    with Stage(tmp_path) as stage:
+        stage.start_node(shards=1)
+        worker = stage.start_worker("--traces", app="traced_shop:app")
+        task = shop.order.sync.enqueue(7)
+        assert task.result(timeout=SECONDS) == 7
+        assert worker.stop() == 0
+    assert marked.wait_for_spans("process shop/orders")
 
 
 def test_a_node_stops_gracefully_though_the_receiver_is_silent() -> None:

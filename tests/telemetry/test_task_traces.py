@@ -87,6 +87,7 @@ async def test_a_function_in_a_thread_and_a_synchronous_producer(tmp_path: Path)
     async with serving(tmp_path, app, tracing=recorded.tracing):
         assert await asyncio.to_thread(produce) == "ann"
         await until(lambda: bool(recorded.named("process shop/mails")))
+        await asyncio.to_thread(app.sync.close)
     assert parent_id(recorded.one("send shop/mails")) == span_id(recorded.one("request"))
     assert parent_id(recorded.one("smtp")) == span_id(recorded.one("process shop/mails"))
 

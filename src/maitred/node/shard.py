@@ -186,8 +186,9 @@ class Shard(RequestPlacement):
         self.told_of_credentials = False
         """Whether the log says that a caller sent credentials to this node without users."""
         self.damaged: Counter[str] = Counter()
-        self.tracing = surroundings.tracing
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
+        self.tracing = surroundings.tracing
+        """Records spans; None: this process does not trace."""
         self._partitions: Partitions | None = None
         self._relays: Relays | None = None
         self._standstill: StandstillWatch | None = None

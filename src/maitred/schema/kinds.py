@@ -132,6 +132,8 @@ def _words(kind: SettingKind) -> str:
         return f"a whole number{_range(kind.ranges)}"
     if kind.bare is float:
         return f"a number{_range(kind.ranges)}"
+    if kind.ranges and kind.ranges.pattern and kind.ranges.extra:
+        return str(kind.ranges.extra["words"])
     return "text that is not empty" if kind.ranges and kind.ranges.min_length else "text"
 
 

@@ -28,8 +28,28 @@ Location = Annotated[str, Meta(min_length=1, extra={"location": True})]
 """A file or directory. A relative one in a configuration file starts at that file's directory."""
 Hidden = Annotated[str, Meta(min_length=1, extra={"hidden": True})]
 """Never shown: not in an error, not by `maitred config show`."""
-Origin = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$")]
+Origin = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^/?#\s]+$",
+        extra={"words": "http:// or https:// and a host, without a path"},
+    ),
+]
 """A scheme, a host and maybe a port, as browsers write them; no path."""
+ClusterName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        extra={"words": "1 to 63 of a-z, 0-9 and -, of which - is not the first"},
+    ),
+]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^?#\s]+$",
+        extra={"words": "an address that begins with http:// or https://"},
+    ),
+]
 Permission = Literal["produce", "work", "query", "admin", "observe", "read", "operate", "reveal"]
 """`read`: see queues, tasks, queries and workers, without private data. `operate`: change them;
 includes `read`. `reveal`: see private data, which are arguments, results, messages of errors,

@@ -15,6 +15,7 @@ from maitred.settings.basis import (
     Schema,
     Seconds,
     Text,
+    Url,
     Wait,
 )
 
@@ -34,7 +35,7 @@ class Telemetry(Schema, frozen=True, kw_only=True):
     """Fraction of the traces that begin at this process and are recorded. A trace that a caller
     began is recorded if the caller records it."""
 
-    endpoint: Annotated[str, Meta(pattern=r"^https?://[^?#\s]+$")] | None = None
+    endpoint: Url | None = None
     """Where the receiver is, such as `http://127.0.0.1:4317`; with `https` the connection is by
     TLS."""
 

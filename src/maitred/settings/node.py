@@ -10,6 +10,7 @@ from maitred.settings.access import Jwt, Limits, Namespace, Tls, Tokens, User, W
 from maitred.settings.basis import (
     PORT,
     Advanced,
+    ClusterName,
     Count,
     Hidden,
     Location,
@@ -199,7 +200,7 @@ class ClusterSettings(Schema, frozen=True, kw_only=True):
     """Whether a node with a PostgreSQL store belongs to the cluster of that database. A node that
     does not has to be the only node that uses the database."""
 
-    name: Advanced[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]] = "maitred"
+    name: Advanced[ClusterName] = "maitred"
     """Name of the cluster. Several clusters can share a database server, each with a database of
     its own; the name keeps a node out of the wrong one."""
 

@@ -10,6 +10,7 @@ own, and what does not fit is dropped, counted and logged.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import random
@@ -17,8 +18,9 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
+from weakref import ref
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
     from maitred.settings import Telemetry
 
 CLOSE_SECONDS: Final = 2.0
-"""Longest that a stopping process waits for a receiver. A node waits for its supervisor, its
-gateway and its shards in turn, and all of that is to fit into the ten seconds that container
+"""Longest that a stopping process or program waits for a receiver. A node waits for its supervisor,
+its gateway and its shards in turn, and all of that is to fit into the ten seconds that container
 runtimes give."""
 
 QUIET_SECONDS: Final = 10.0
@@ -58,7 +60,6 @@ _QUEUE_VARIABLE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
 _SDK_VARIABLES: Final = ("OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED")
 """Variables that only the SDK's own spans obey."""
 _RESOURCE_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
-_PROTOCOL_VARIABLE: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 def tracing_of_process(
@@ -71,23 +72,23 @@ def tracing_of_process(
     """Return the tracing of a process of maitred itself, and its provider: it exports to the
     receiver of the settings. `attributes` describe the process (`maitred.NAME`).
 
-    Without a `log` the process is another program's: OpenTelemetry logs and ends as it does by
-    itself."""
+    Without a `log` the process is another program's: OpenTelemetry logs as it does by itself, and
+    what is left is exported when the program ends."""
     described = resource(service, attributes)
-    provider = TracerProvider(resource=described, shutdown_on_exit=log is None)
+    provider = TracerProvider(resource=described, shutdown_on_exit=False)
     exporter = CountingExporter(_span_exporter(settings))
     batches = CountingBatches(exporter)
     provider.add_span_processor(batches)
-    if log is not None:
+    if log is None:
+        atexit.register(batches.end)
+    else:
         log_failures(log)
     is_by_the_sdk = any(name in os.environ for name in _SDK_VARIABLES)
     spans = SdkSpans(provider) if is_by_the_sdk else QuickSpans(batches.queue, described)
 
     async def close() -> None:
-        if not await in_thread(provider.shutdown):
+        if not await end_provider(provider.shutdown, log):
             exporter.shutdown()  # ends what hangs
-            if log is not None:
-                log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
 
     tracing = OpenTelemetryTracing(
         spans,
@@ -120,13 +121,23 @@ def resource(service: str, attributes: Mapping[str, str | int]) -> Resource:
     return Resource.create({name: one for name, one in found.items() if name not in named})
 
 
-def _is_http(settings: Telemetry) -> bool:
-    return (settings.protocol or os.environ.get(_PROTOCOL_VARIABLE, "grpc")) == "http/protobuf"
+def _is_http(settings: Telemetry, kind: Literal["TRACES", "METRICS"]) -> bool:
+    """Return whether this kind of data goes by HTTP; raise `ValueError` if a variable asks for a
+    protocol that maitred does not speak."""
+    if settings.protocol is not None:
+        return settings.protocol == "http/protobuf"
+    for variable in (f"OTEL_EXPORTER_OTLP_{kind}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = os.environ.get(variable, "").strip()
+        if protocol not in {"", "grpc", "http/protobuf"}:
+            raise ValueError(f"{variable} is {protocol[:60]!r}, not grpc or http/protobuf")
+        if protocol:
+            return protocol == "http/protobuf"
+    return False
 
 
 def _span_exporter(settings: Telemetry) -> SpanExporter:
     endpoint = settings.endpoint
-    if _is_http(settings):
+    if _is_http(settings, "TRACES"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         return OTLPSpanExporter(endpoint=_path(endpoint, "v1/traces"))
@@ -140,7 +151,7 @@ def _span_exporter(settings: Telemetry) -> SpanExporter:
 def metric_exporter(settings: Telemetry) -> MetricExporter:
     """Return what sends metrics to the receiver of the settings."""
     endpoint = settings.endpoint
-    if _is_http(settings):
+    if _is_http(settings, "METRICS"):
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         return OTLPMetricExporter(endpoint=_path(endpoint, "v1/metrics"))
@@ -169,21 +180,24 @@ class CountingExporter(SpanExporter):
         self.taken = 0
         """Spans that this was given."""
         self.exported = 0
-        self.lost = 0
+        self.failed = 0
+        """Spans that it was given and could not send."""
+        self.dropped = 0
+        """Spans for which there was no room before."""
 
     def export(self, spans: Sequence[ReadableSpan | QuickSpan]) -> SpanExportResult:
         """Send the spans, and count them."""
         self.taken += len(spans)
-        readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
         try:
+            readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
             result = self._exporter.export(readable)
         except BaseException:
-            self.lost += len(spans)
+            self.failed += len(spans)
             raise
         if result is SpanExportResult.SUCCESS:
             self.exported += len(spans)
         else:
-            self.lost += len(spans)
+            self.failed += len(spans)
         return result
 
     def shutdown(self) -> None:
@@ -196,7 +210,7 @@ class CountingExporter(SpanExporter):
 
     def statistics(self) -> dict[str, int]:
         """Return both counts."""
-        return {"spans_exported": self.exported, "spans_lost": self.lost}
+        return {"spans_exported": self.exported, "spans_lost": self.failed + self.dropped}
 
 
 class CountingBatches(BatchSpanProcessor):
@@ -210,6 +224,27 @@ class CountingBatches(BatchSpanProcessor):
         self._lock = threading.Lock()
         self._given = 0
         self._budget = LineBudget(QUIET_SECONDS)
+        weak = ref(self)  # what is registered stays for as long as the process
+
+        def forked() -> None:
+            if (batches := weak()) is not None:
+                batches._forked()  # noqa: SLF001 - its own
+
+        os.register_at_fork(after_in_child=forked)
+
+    def _forked(self) -> None:
+        """Begin anew in a forked process, where OpenTelemetry empties the queue."""
+        self._lock = threading.Lock()
+        self._given = self._counting.taken
+
+    def end(self) -> None:
+        """Export what is left, for a bounded time, in this thread: a program that ends cannot start
+        another."""
+        failed_before = self._counting.failed
+        self._batch_processor.shutdown(int(CLOSE_SECONDS * 1_000))
+        left = self._given - self._counting.exported - failed_before
+        if left > 0:
+            own_log.warning("Spans were lost (%d): the receiver does not answer.", left)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue the span for its export."""
@@ -223,11 +258,19 @@ class CountingBatches(BatchSpanProcessor):
             if has_room:
                 self._given += 1
             else:
-                self._counting.lost += 1
+                self._counting.dropped += 1
         if has_room:
             self._batch_processor.emit(span)  # type: ignore[arg-type]
         elif self._budget.take(time.monotonic()) is not None:
             own_log.warning("The queue of spans is full.")
+
+
+async def end_provider(shutdown: Callable[[], object], log: Logger | None) -> bool:
+    """End a provider of spans, which exports what is left; return whether it ended in time."""
+    in_time = await in_thread(shutdown)
+    if not in_time and log is not None:
+        log.warning("spans were lost: the receiver does not answer", seconds=CLOSE_SECONDS)
+    return in_time
 
 
 async def in_thread(work: Callable[[], object]) -> bool:

@@ -68,7 +68,7 @@ class OpenTelemetryTracing:
         sample: float,
         random: Callable[[], float],
         statistics: Callable[[], dict[str, int]] | None = None,
-        close: Callable[[], Awaitable[None]] | None = None,
+        close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """`random` returns a number from 0 to 1, for each trace that begins here; the fraction
         `sample` of them is recorded. `close` exports what is left; without it, that is up to the
@@ -195,7 +195,7 @@ class OpenTelemetryTracing:
         self, trace: bytes, name: str, kind: SpanKind, attributes: Attributes
     ) -> OpenSpan:
         """Begin a span whose caller does not record its trace, or does not trace at all."""
-        if not trace and self._sample <= self._random():
+        if not is_context(trace) and self._sample <= self._random():
             return self._not_recorded
         return self._begin(trace, name, kind, attributes)
 
@@ -229,6 +229,7 @@ def _of_task(task: TaskId, operation: str, attempt: int) -> Attributes:
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.destination.name": task.queue,
+        "messaging.destination.partition.id": str(task.partition),
         "messaging.message.id": str(task),
         "maitred.attempt": attempt,
     }

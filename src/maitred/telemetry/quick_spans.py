@@ -99,6 +99,11 @@ class QuickSpan(RecordedSpan):
     def trace_id(self) -> str:
         return self.context[4:20].hex()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the span has ended: another thread may read it, so it takes nothing more."""
+        return self._end_ns != 0
+
     def enter(self) -> None:
         contexts.attach(set_span_in_context(HandlerSpan(self)))
 
@@ -140,7 +145,8 @@ class QuickSpan(RecordedSpan):
 
 
 class HandlerSpan(Span):
-    """The current span while a handler runs. The handler may add to it; the worker ends it."""
+    """The current span while a handler runs. The handler may add to it; the worker ends it. Threads
+    and tasks that the handler left behind may still have it then."""
 
     __slots__ = ("_span",)
 
@@ -152,12 +158,14 @@ class HandlerSpan(Span):
         return span_context_of(self._span.context, is_remote=False)
 
     def is_recording(self) -> bool:
-        """Return True: other spans are `Unrecorded`."""
-        return True
+        """Return whether the handler runs."""
+        return not self._span.has_ended
 
     def set_attribute(self, key: str, value: AnyValue) -> None:
         """Set an attribute, unless there are too many."""
         span = self._span
+        if span.has_ended:
+            return
         if span.added is None:
             span.added = BoundedAttributes(MOST, immutable=False)
         span.added[key] = value
@@ -175,6 +183,8 @@ class HandlerSpan(Span):
     ) -> None:
         """Add an event, unless there are too many."""
         span = self._span
+        if span.has_ended:
+            return
         if span.events is None:
             span.events = []
         if len(span.events) < MOST:
@@ -186,6 +196,8 @@ class HandlerSpan(Span):
     ) -> None:
         """Add a link, unless there are too many."""
         span = self._span
+        if span.has_ended:
+            return
         if span.links is None:
             span.links = []
         if len(span.links) < MOST:
@@ -193,12 +205,14 @@ class HandlerSpan(Span):
 
     def update_name(self, name: str) -> None:
         """Give the span another name."""
-        self._span.name = name
+        if not self._span.has_ended:
+            self._span.name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status; a failure of the handler takes precedence."""
         found = status if isinstance(status, Status) else Status(status, description)
-        self._span.status = found
+        if not self._span.has_ended:
+            self._span.status = found
 
     def record_exception(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as contexts
 from opentelemetry.sdk.trace import Tracer as SdkTracer
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -35,15 +35,22 @@ SCOPE: Final = "maitred"
 RECORDED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-class _PresetIds(RandomIdGenerator):
-    """Random ids, and the span id that was asked for where one was."""
+class _PresetIds(IdGenerator):
+    """The ids of another generator, and the span id that was asked for where one was."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: IdGenerator) -> None:
+        self._others = others
         self.next = threading.local()
 
     def generate_span_id(self) -> int:
         preset: int = self.next.__dict__.pop("span", 0)
-        return preset or super().generate_span_id()
+        return preset or self._others.generate_span_id()
+
+    def generate_trace_id(self) -> int:
+        return self._others.generate_trace_id()
+
+    def is_trace_id_random(self) -> bool:
+        return self._others.is_trace_id_random()
 
 
 class Unrecorded(NoSpan):
@@ -99,11 +106,15 @@ class SdkSpans:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer(SCOPE, __version__)
-        self._ids = _PresetIds()
         if isinstance(self._tracer, SdkTracer):
+            # The provider returns the same tracer to a worker and to its app.
+            ids = self._tracer.id_generator
+            self._ids = ids if isinstance(ids, _PresetIds) else _PresetIds(ids)
+            self._tracer.id_generator = self._ids
+        else:
             # Another kind of tracer draws its ids itself; then links between attempts point to
             # spans that do not exist, and all else is the same.
-            self._tracer.id_generator = self._ids
+            self._ids = _PresetIds(RandomIdGenerator())
 
     def start(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -68,7 +69,8 @@ def process_tracing(
 
 
 def worker_tracing(settings: Telemetry, log: Logger, *, name: str) -> Tracing | None:
-    """Return the tracing of a worker's process; None if it does not trace."""
+    """Return the tracing of a worker's process; None if it does not trace. Closing it ends the
+    provider, also one that the app has set up: a worker ends without `atexit`."""
     return _of_whole_process(settings, log, WORKER_SERVICE, worker=name)
 
 
@@ -77,10 +79,11 @@ def app_tracing(settings: Telemetry) -> Tracing | None:
     return _of_whole_process(settings, None, APP_SERVICE)
 
 
-def program_tracing(sample: float = 1.0) -> Tracing:
+def program_tracing(sample: float = 1.0, log: Logger | None = None) -> Tracing:
     """Return the tracing of a program that uses maitred: it records with the provider that the
     program has set up, and records nothing as long as there is none. `sample` is the fraction of
-    the traces that begin here and are recorded."""
+    the traces that begin here and are recorded. With a `log` the program ends with its tracing,
+    and so does the provider; without, that is up to the program."""
     check_installed()
     import random
 
@@ -89,8 +92,15 @@ def program_tracing(sample: float = 1.0) -> Tracing:
     from maitred.telemetry.otel_tracing import OpenTelemetryTracing
     from maitred.telemetry.sdk_spans import SdkSpans
 
-    spans = SdkSpans(get_tracer_provider())
-    return OpenTelemetryTracing(spans, sample=sample, random=random.random)
+    provider = get_tracer_provider()
+    shutdown = getattr(provider, "shutdown", None)
+    close = None
+    if log is not None and shutdown is not None:
+        from maitred.telemetry.exporting import end_provider
+
+        close = partial(end_provider, shutdown, log)
+    spans = SdkSpans(provider)
+    return OpenTelemetryTracing(spans, sample=sample, random=random.random, close=close)
 
 
 def _of_whole_process(
@@ -104,7 +114,7 @@ def _of_whole_process(
     from opentelemetry import trace
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return program_tracing(settings.sample)
+        return program_tracing(settings.sample, log)
     from maitred.telemetry.exporting import tracing_of_process
 
     try:
@@ -147,6 +157,6 @@ async def end_telemetry(tracing: Tracing | None, exporting: MetricExport | None)
 
 def _refused(problem: ValueError) -> CannotStart:
     return CannotStart(
-        f"OpenTelemetry cannot begin: {problem}.",
+        f"OpenTelemetry cannot begin: {str(problem).removesuffix('.')}.",
         remedy="Look at the variables that begin with OTEL_.",
     )

@@ -105,10 +105,10 @@ async def work(
         return finished
     finally:
         await app.close()
-        if tracing is not None:
-            await tracing.close()
+        ends = [] if tracing is None else [tracing.close()]
         if monitor is not None:
-            await monitor.stop()
+            ends.append(monitor.stop())
+        await asyncio.gather(*ends)  # both wait for the receiver
         signals.ignore(loop)
 
 
