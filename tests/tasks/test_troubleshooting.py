@@ -33,15 +33,15 @@ def test_by_the_command_line_alone(tmp_path: Path) -> None:
         wait_until(lambda: {"reports", "payments", "invoices"} == problems().keys(), "they show")
         wait_until(lambda: problems()["payments"]["tasks"] == DEAD, "all of them have died")
 
+        looks: list[str] = []
+
         def is_seen_busy() -> bool:
             """Between two tasks of the slow handler its slot is free for a moment."""
-            nonlocal told
-            told = admin("problems", status=1)
-            return "1 task runs at a time; no slot is free" in " ".join(told.split())
+            looks.append(admin("problems", status=1))
+            return "1 task runs at a time; no slot is free" in " ".join(looks[-1].split())
 
-        told = ""
         wait_until(is_seen_busy, "the slow handler is seen at work")
-        unserved, failing, behind, last = told.strip().split("\n\n")
+        unserved, failing, behind, last = looks[-1].strip().split("\n\n")
         assert unserved.startswith("shop/invoices\nunserved")
         assert "no worker serves it" in unserved
         assert "--queue invoices`" in unserved
