@@ -172,6 +172,18 @@ async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -
 
 
 @awaited
+async def test_many_segments_of_one_task_each(engine: Engine) -> None:
+    parts = [segment(first, first) for first in range(1, 200)]
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        await write(store, KEY, 1, segments=parts)
+        for after, tasks in ((0, 7), (0, 8), (0, 9), (0, 40), (0, 41), (100, 60), (0, 198)):
+            found = await store.segments(KEY, 2, after, tasks, ANY_SIZE)
+            assert [one.segment for one in found] == parts[after : after + tasks]
+        assert len(await store.segments(KEY, 2, 150, 1_000, ANY_SIZE)) == 49
+
+
+@awaited
 async def test_segments_are_as_few_as_have_so_many_bytes(engine: Engine) -> None:
     sizes = {1: 100, 11: 50, 21: 1, 31: 500_000}
     parts = [segment(first, first + 9, body=bytes(size)) for first, size in sizes.items()]
