@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -46,6 +47,7 @@ from maitred.protocol.tasks import (
     Resize,
 )
 from maitred.settings import Audit, History, Permission, User
+from maitred.simulation.loop import SimulatedLoop
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import stage
 from tests.node.shops import Shop, shop
@@ -229,6 +231,49 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
         assert answer.cursor is not None
         assert 500 <= answer.looked_at < 700
         assert await listed(client, "waiting", filter=absent, reveal=True) == []
+
+
+@in_a_loop
+async def test_a_list_that_ends_after_every_slice_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection_requests, "PIECE", 20)
+    monkeypatch.setattr(inspection_requests, "SLICE", 7)
+    monkeypatch.setattr(inspection_requests, "WORK_SECONDS", 0.0)
+    absent = TaskFilter(by="nobody")
+    async with shop(tmp_path, Simulated(), buffer_tasks=10) as one, one.client() as client:
+        first = await add(client, 100)
+        await add(client, 50, delay=3600.0)
+        found = await listed(client, "waiting")
+        assert [row.sequence for row in found] == [*range(first, first + 100)]
+        assert len(await listed(client, "delayed")) == 50
+        answer = await client.request(ListTasks(*QUEUE, 0, 0, "delayed", absent), SECONDS)
+        assert cast("TasksListed", answer).looked_at == 7
+        assert await listed(client, "delayed", filter=absent) == []
+
+
+def test_lists_take_turns_and_rest_for_as_long_as_they_work() -> None:
+    worked: list[float] = []
+
+    async def scan(pace: inspection_requests.ScanPace) -> None:
+        for _ in range(3):
+            async with pace:
+                worked.append(loop.now)
+                await asyncio.sleep(1.0)
+
+    async def scans() -> None:
+        pace = inspection_requests.ScanPace(loop)
+        begun = asyncio.gather(scan(pace), scan(pace))
+        await asyncio.sleep(2.5)
+        begun.cancel()  # the one that works rests first, and its turn is free then
+        with suppress(asyncio.CancelledError):
+            await begun
+        await scan(pace)
+
+    with closing(SimulatedLoop()) as loop:
+        began = loop.now
+        loop.run_until_complete(scans())
+    assert [at - began for at in worked] == pytest.approx([0.0, 2.0, 3.0, 5.0, 7.0])
 
 
 @in_a_loop
