@@ -20,7 +20,7 @@ from maitred.errors import (
     UnknownTask,
 )
 from maitred.matching.records import Terms
-from maitred.node import inspection_requests
+from maitred.node import inspection_requests, purge_requests, queue_requests
 from maitred.protocol.inspection import (
     ArgumentFilter,
     ChangeTasks,
@@ -38,12 +38,14 @@ from maitred.protocol.tasks import (
     FAILED,
     Add,
     Added,
+    DeadLetters,
     End,
     Failure,
     Finish,
     Given,
     Offer,
     Offered,
+    PurgeTasks,
     Resize,
 )
 from maitred.settings import Audit, History, Permission, User
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.matching.records import Dead
+    from maitred.protocol.tasks import DeadLettersFound, Purged
     from tests.store.engines import Engine
 
 SECONDS = 30.0
@@ -231,6 +235,40 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
         assert answer.cursor is not None
         assert 500 <= answer.looked_at < 700
         assert await listed(client, "waiting", filter=absent, reveal=True) == []
+
+
+@in_a_loop
+async def test_dead_letters_are_read_within_a_number_of_bytes(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in (
+        (inspection_requests, "PIECE_BYTES"),
+        (purge_requests, "PIECE_BYTES"),
+        (queue_requests, "LETTER_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, 1_000)
+    async with shop(tmp_path, engine, hold_seconds=0.0) as one, one.client() as client:
+        payloads = [msgpack.encode("x" * 400)] * 20
+        terms = Terms(retries=0, hidden=())
+        await client.request(Add(*QUEUE, 0, 0, 1, payloads, terms=terms), SECONDS)
+        await finish(client, await take(client, 20), FAILED)
+        (store,) = one.stores
+        read, sizes = store.dead, []
+
+        async def dead(*given: Any) -> list[Dead]:  # noqa: ANN401
+            found = await read(*given)
+            sizes.append(sum(len(letter.body) for letter in found))
+            return found
+
+        monkeypatch.setattr(store, "dead", dead)
+        assert len(await listed(client, "dead")) == 20
+        found = await client.request(DeadLetters(*QUEUE, 0, 0, "list"), SECONDS)
+        assert len(cast("DeadLettersFound", found).letters) == 20
+        message = PurgeTasks(*QUEUE, 0, 0, "dead")
+        purged = cast("Purged", await client.request(message, SECONDS))
+        assert (purged.tasks, purged.is_complete) == (20, True)
+        assert len(sizes) >= 20, "each of the three read several times"
+        assert max(sizes) < 2_000
 
 
 @in_a_loop

@@ -263,10 +263,11 @@ class InspectionRequests:
     async def _dead(
         self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[SightedTask], Place | None]:
-        rows = await self._store.dead(owned.key, after[1], PIECE)
+        rows = await self._store.dead(owned.key, after[1], PIECE, PIECE_BYTES)
         self._partitions.check(owned)
         found = owned.partition.lists.dead(rows, self._loop.time())
-        return found, (0.0, rows[-1].sequence) if len(rows) == PIECE else None
+        is_all = len(rows) < PIECE and sum(len(one.body) for one in rows) < PIECE_BYTES
+        return found, None if is_all else (0.0, rows[-1].sequence)
 
     _pieces: Final = {
         "running": _running,

@@ -359,15 +359,16 @@ class SqliteFile:
         row = self.row("later_one", (number, sequence))
         return row and later_of(sequence, row[0])
 
-    def dead(self, number: int, after: int, most: int) -> list[Dead]:
+    def dead(self, number: int, after: int, most: int, most_bytes: int) -> list[Dead]:
         try:
-            return self._dead(number, after, most)
+            return self._dead(number, after, most, most_bytes)
         except SUSPECT:
-            return dead_one_by_one(self, number, after, most)
+            return dead_one_by_one(self, number, after, most, most_bytes)
 
-    def _dead(self, number: int, after: int, most: int) -> list[Dead]:
+    def _dead(self, number: int, after: int, most: int, most_bytes: int) -> list[Dead]:
         found: list[Dead | None] = []
-        for part in portions(self.json("dead", (number, after, max(most, 0)))):
+        heads = reaching(self.json("dead", (number, after, max(most, 0))), most_bytes)
+        for part in portions(heads):
             if len(part) == 1:
                 found.append(self.dead_one(number, part[0][0]))
                 continue
