@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from maitred.client.dead_groups import DeadGroup
-from maitred.client.queue_problems import CAUSES_TOLD, WAIT_SECONDS, QueueProblem, problems_of
+from maitred.client.queue_problems import (
+    CAUSES_TOLD,
+    COMPARED_QUEUES,
+    WAIT_SECONDS,
+    QueueProblem,
+    problems_of,
+)
 from maitred.client.queue_states import ListedQueue
 from maitred.matching.controls import Pause
 from maitred.metrics.histogram import WORK_BOUNDS
@@ -107,3 +113,12 @@ def test_the_most_urgent_comes_first() -> None:
         ("behind", "b"),
         ("paused", "a"),
     ]
+
+
+def test_only_the_longest_backlogs_are_compared_with_the_names_of_served_queues() -> None:
+    missed = [
+        queue(f"mail-{number}", workers=0, backlog=1 + number)
+        for number in range(COMPARED_QUEUES + 5)
+    ]
+    found = problems_of([*missed, queue("mail")], {})
+    assert ["similar" in one.remedy for one in found] == [True] * COMPARED_QUEUES + [False] * 5

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from difflib import get_close_matches
+from heapq import nlargest
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -64,6 +65,10 @@ CAUSES_SECONDS: Final = 10.0
 REMEMBERED_MAX: Final = 200
 """Queues whose errors are remembered at a time."""
 
+COMPARED_QUEUES: Final = 10
+"""Queues without workers whose names are compared with those of served ones, those with the longest
+backlog: to compare one name with a thousand similar ones takes some eight milliseconds."""
+
 ProblemKind = Literal["unserved", "failing", "retrying", "behind", "paused"]
 """The most urgent first."""
 
@@ -106,12 +111,14 @@ def problems_of(
     """
     states = list(queues)
     served = [(one.namespace, one.queue) for one in states if one.workers]
+    unserved = [one for one in states if _is_unserved(one)]
+    compared = {id(one) for one in nlargest(COMPARED_QUEUES, unserved, key=lambda one: one.backlog)}
     found = []
     for state in states:
         if state.pause is not None:
             found.append(_paused(state))
-        elif state.backlog and not state.workers:
-            found.append(_unserved(state, served))
+        elif _is_unserved(state):
+            found.append(_unserved(state, served if id(state) in compared else ()))
         elif _is_behind(state):
             found.append(_behind(state))
         if is_failing(state):
@@ -119,6 +126,10 @@ def problems_of(
     urgency = get_args(ProblemKind)
     found.sort(key=lambda one: (urgency.index(one.kind), -one.tasks, one.namespace, one.queue))
     return found
+
+
+def _is_unserved(state: ListedQueue) -> bool:
+    return state.pause is None and bool(state.backlog) and not state.workers
 
 
 def is_failing(state: ListedQueue) -> bool:
