@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from maitred.client.dead_groups import DeadGroup
 from maitred.client.queue_problems import (
     CAUSES_TOLD,
+    COMPARED_QUEUES,
     WAIT_SECONDS,
     ProblemFinder,
     QueueDelay,
@@ -272,3 +273,12 @@ def test_a_root_that_is_away_leaves_what_the_states_tell() -> None:
     (found,) = asyncio.run(finder.find()).problems
     assert found.why == "0 tasks run at a time; no slot is free"
     assert found.remedy.startswith("more slots")
+
+
+def test_only_the_longest_backlogs_are_compared_with_the_names_of_served_queues() -> None:
+    missed = [
+        queue(f"mail-{number}", workers=0, backlog=1 + number)
+        for number in range(COMPARED_QUEUES + 5)
+    ]
+    found = problems_of([*missed, queue("mail")], {})
+    assert ["similar" in one.remedy for one in found] == [True] * COMPARED_QUEUES + [False] * 5

@@ -340,3 +340,19 @@ def test_a_cursor_is_checked_and_so_is_the_size_of_a_page() -> None:
                 await pages.page(most=most)
 
     run(main)
+
+
+@pytest.mark.parametrize(("sort", "shards"), [("backlog", 1), ("oldest", 1), ("oldest", 3)])
+def test_queues_that_are_alike_are_not_all_asked_for(sort: QueueSort, shards: int) -> None:
+    names = [("shop", f"queue-{number:04}") for number in range(2_000)]
+    fields = {"backlog": 1, "oldest_seconds": 5.0}
+    nodes = Nodes(
+        {
+            ("one:1", number): {name: row(name, **fields) for name in names[number::shards]}
+            for number in range(shards)
+        },
+        set(names),
+    )
+    page = World(seed=1).run(QueuePages(cast("Any", nodes)).page(sort=sort, most=100))
+    assert names_of([page]) == names[:100]
+    assert len(nodes.asked) <= 2 * shards

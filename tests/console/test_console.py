@@ -151,6 +151,23 @@ def test_ten_thousand_queues(browser: Browser, stage: Stage) -> None:
         assert page.evaluate("document.querySelector('.scroller').scrollTop") == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "heading"), [("#/workers", "Workers"), ("#/tasks/bank/mail?state=dead", "bank/mail")]
+)
+def test_a_thousand_workers_and_many_dead_letters(
+    browser: Browser, stage: Stage, place: str, heading: str
+) -> None:
+    rows = "[...document.querySelectorAll('.scroller tbody tr:not(.spacer)')]"
+    last = f"Math.max(0, ...{rows}.map(one => Number(one.getAttribute('aria-rowindex'))))"
+    with tab(browser, stage.url) as one:
+        one.log_in("alice")
+        one.go(place, heading)
+        for loaded in range(100, 900, 100):
+            # The next page is loaded when its place comes into sight, and the box grows then.
+            one.until(f"(document.querySelector('.scroller').scrollTop = 1e9) && {last} > {loaded}")
+            assert 10 < one.page.evaluate(f"{rows}.length") < 80
+
+
 def act_on_a_queue(one: Tab, made: list[Any]) -> None:
     one.go(QUEUE, "bank/mail")
     one.button("Pause").click()

@@ -37,12 +37,14 @@ def waiting(driver: Driver, most: int) -> list[SightedTask]:
     for priority in range(PRIORITIES):
         after: int | None = 0
         while after is not None:
-            following = driver.store.read(priority, after, most, ANY_SIZE)
+            around = driver.store.around(after + 1) if after else []
+            rows = [one for one in around if one.segment.priority == priority]
+            behind = rows[-1].segment.last if rows else after
+            following = driver.store.read(priority, behind, most, ANY_SIZE)
             page, horizon = driver.partition.lists.waiting(
                 priority,
                 after,
-                driver.store.around(after) if after else [],
-                following,
+                [*rows, *following],
                 driver.now,
                 is_all=sum(segment.tasks for segment, _ in following) < most,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from maitred.errors import (
     UnknownTask,
 )
 from maitred.matching.records import Terms
-from maitred.node import inspection_requests
+from maitred.node import inspection_requests, purge_requests, queue_requests
 from maitred.protocol.inspection import (
     ArgumentFilter,
     ChangeTasks,
@@ -37,15 +38,18 @@ from maitred.protocol.tasks import (
     FAILED,
     Add,
     Added,
+    DeadLetters,
     End,
     Failure,
     Finish,
     Given,
     Offer,
     Offered,
+    PurgeTasks,
     Resize,
 )
 from maitred.settings import Audit, History, Permission, User
+from maitred.simulation.loop import SimulatedLoop
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import stage
 from tests.node.shops import Shop, shop
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.matching.records import Dead
+    from maitred.protocol.tasks import DeadLettersFound, Purged
     from tests.store.engines import Engine
 
 SECONDS = 30.0
@@ -229,6 +235,83 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
         assert answer.cursor is not None
         assert 500 <= answer.looked_at < 700
         assert await listed(client, "waiting", filter=absent, reveal=True) == []
+
+
+@in_a_loop
+async def test_dead_letters_are_read_within_a_number_of_bytes(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in (
+        (inspection_requests, "PIECE_BYTES"),
+        (purge_requests, "PIECE_BYTES"),
+        (queue_requests, "LETTER_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, 1_000)
+    async with shop(tmp_path, engine, hold_seconds=0.0) as one, one.client() as client:
+        payloads = [msgpack.encode("x" * 400)] * 20
+        terms = Terms(retries=0, hidden=())
+        await client.request(Add(*QUEUE, 0, 0, 1, payloads, terms=terms), SECONDS)
+        await finish(client, await take(client, 20), FAILED)
+        (store,) = one.stores
+        read, sizes = store.dead, []
+
+        async def dead(*given: Any) -> list[Dead]:  # noqa: ANN401
+            found = await read(*given)
+            sizes.append(sum(len(letter.body) for letter in found))
+            return found
+
+        monkeypatch.setattr(store, "dead", dead)
+        assert len(await listed(client, "dead")) == 20
+        found = await client.request(DeadLetters(*QUEUE, 0, 0, "list"), SECONDS)
+        assert len(cast("DeadLettersFound", found).letters) == 20
+        message = PurgeTasks(*QUEUE, 0, 0, "dead")
+        purged = cast("Purged", await client.request(message, SECONDS))
+        assert (purged.tasks, purged.is_complete) == (20, True)
+        assert len(sizes) >= 20, "each of the three read several times"
+        assert max(sizes) < 2_000
+
+
+@in_a_loop
+async def test_a_list_that_ends_after_every_slice_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection_requests, "PIECE", 20)
+    monkeypatch.setattr(inspection_requests, "SLICE", 7)
+    monkeypatch.setattr(inspection_requests, "WORK_SECONDS", 0.0)
+    absent = TaskFilter(by="nobody")
+    async with shop(tmp_path, Simulated(), buffer_tasks=10) as one, one.client() as client:
+        first = await add(client, 100)
+        await add(client, 50, delay=3600.0)
+        found = await listed(client, "waiting")
+        assert [row.sequence for row in found] == [*range(first, first + 100)]
+        assert len(await listed(client, "delayed")) == 50
+        answer = await client.request(ListTasks(*QUEUE, 0, 0, "delayed", absent), SECONDS)
+        assert cast("TasksListed", answer).looked_at == 7
+        assert await listed(client, "delayed", filter=absent) == []
+
+
+def test_lists_take_turns_and_rest_for_as_long_as_they_work() -> None:
+    worked: list[float] = []
+
+    async def scan(pace: inspection_requests.ScanPace) -> None:
+        for _ in range(3):
+            async with pace:
+                worked.append(loop.now)
+                await asyncio.sleep(1.0)
+
+    async def scans() -> None:
+        pace = inspection_requests.ScanPace(loop)
+        begun = asyncio.gather(scan(pace), scan(pace))
+        await asyncio.sleep(2.5)
+        begun.cancel()  # the one that works rests first, and its turn is free then
+        with suppress(asyncio.CancelledError):
+            await begun
+        await scan(pace)
+
+    with closing(SimulatedLoop()) as loop:
+        began = loop.now
+        loop.run_until_complete(scans())
+    assert [at - began for at in worked] == pytest.approx([0.0, 2.0, 3.0, 5.0, 7.0])
 
 
 @in_a_loop

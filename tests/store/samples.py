@@ -69,6 +69,6 @@ async def everything(store: Store, key: PartitionKey) -> dict[str, Any]:
     return {
         "segments": segments,
         "later": await store.later(key, float("inf"), 10**6, ANY_SIZE),
-        "dead": await store.dead(key, -1, 10**6),
+        "dead": await store.dead(key, -1, 10**6, ANY_SIZE),
         "dead_count": await store.dead_count(key),
     }

@@ -119,7 +119,7 @@ async def test_what_was_overtaken_writes_nothing_and_harms_no_other(engine: Engi
         assert [read.segment for read in await new.segments(OTHER, 2, 0, 9, ANY_SIZE)] == [
             segment(1, 1)
         ]
-        assert await new.dead(THIRD, 0, 9) == [dead(2)]
+        assert await new.dead(THIRD, 0, 9, ANY_SIZE) == [dead(2)]
         assert await acquire(new, KEY) == Acquired(3, None, 3, clean=False)
         assert await acquire(old, OTHER) == Acquired(2, None, 1, clean=False)
 
@@ -169,6 +169,18 @@ async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -
             SegmentRead(p, frozenset()) for p in parts[:3]
         ]
         assert await store.segments(KEY, 4, 0, 31, ANY_SIZE) == []
+
+
+@awaited
+async def test_many_segments_of_one_task_each(engine: Engine) -> None:
+    parts = [segment(first, first) for first in range(1, 200)]
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        await write(store, KEY, 1, segments=parts)
+        for after, tasks in ((0, 7), (0, 8), (0, 9), (0, 40), (0, 41), (100, 60), (0, 198)):
+            found = await store.segments(KEY, 2, after, tasks, ANY_SIZE)
+            assert [one.segment for one in found] == parts[after : after + tasks]
+        assert len(await store.segments(KEY, 2, 150, 1_000, ANY_SIZE)) == 49
 
 
 @awaited
@@ -370,10 +382,14 @@ async def test_dead_letters_in_pages(engine: Engine) -> None:
         await write(store, KEY, 1, dead=[dead(n) for n in range(25, 0, -1)])
         await write(store, OTHER, 1, dead=[dead(3)])
         pages, after = [], 0
-        while page := await store.dead(KEY, after, 10):
+        while page := await store.dead(KEY, after, 10, ANY_SIZE):
             pages.append([letter.sequence for letter in page])
             after = page[-1].sequence
         assert pages == [[*range(1, 11)], [*range(11, 21)], [*range(21, 26)]]
+        size = len(dead(1).body)
+        for most_bytes, count in ((0, 1), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3)):
+            found = await store.dead(KEY, 4, 10, most_bytes)
+            assert found == [dead(n) for n in range(5, 5 + count)]
         assert await store.dead_one(KEY, 7) == dead(7)
         assert await store.dead_one(KEY, 26) is None
         assert await store.dead_count(KEY) == 25

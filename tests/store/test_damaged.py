@@ -45,7 +45,7 @@ async def test_rows_are_set_aside_and_kept_as_they_were(engine: Engine) -> None:
         assert [one.segment for one in await store.segments(KEY, 2, -1, 9, ANY_SIZE)] == before[1:]
         assert await store.later(KEY, 99.0, 9, ANY_SIZE) == []
         assert await store.later_after(KEY, (0.0, 0), 9, ANY_SIZE) == []
-        assert await store.dead(KEY, -1, 9) == []
+        assert await store.dead(KEY, -1, 9, ANY_SIZE) == []
         assert await store.dead_count(KEY) == 0
         assert await store.damaged(KEY, BEFORE, 9) == [listed(row) for row in rows]
         assert await store.damaged(KEY, (1, "segment"), 1) == [listed(rows[1])]
@@ -77,7 +77,7 @@ async def test_what_the_engine_could_not_read_stays_out_of_everything(engine: En
             assert [one.sequence for one in await store.later(KEY, 9.0, 9, ANY_SIZE)] == [2]
             page = await store.later_after(KEY, (0.0, 0), 1, ANY_SIZE)
             assert [one.sequence for one in page] == [2]
-            assert [one.sequence for one in await store.dead(KEY, -1, 9)] == [2]
+            assert [one.sequence for one in await store.dead(KEY, -1, 9, ANY_SIZE)] == [2]
             await write(store, KEY, 1, damaged_gone=[(row.kind, row.first) for row in rows])
             assert await store.damaged(KEY, BEFORE, 9) == []
             assert await store.damaged_count(KEY) == (0, 0)

@@ -60,7 +60,7 @@ async def read(store: Any) -> list[list[tuple[int, bool]]]:  # noqa: ANN401
             (one.sequence, bool(one.body))
             for one in await store.later_after(KEY, (0.0, 0), 9, ANY_SIZE)
         ],
-        [(one.sequence, bool(one.body)) for one in await store.dead(KEY, -1, 9)],
+        [(one.sequence, bool(one.body)) for one in await store.dead(KEY, -1, 9, ANY_SIZE)],
     ]
 
 

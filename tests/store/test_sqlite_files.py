@@ -255,7 +255,7 @@ def test_what_is_large_is_read_whatever_the_longest_text_is(
     assert [read.segment for read in file.segments(number, 2, -1, 10**6, ANY_SIZE)] == segments
     assert [read.segment for read in file.segments_around(number, 6)] == [segments[6]]
     assert file.later(number, 10.0**6, 10**6, ANY_SIZE) == laters
-    assert file.dead(number, -1, 10**6) == letters_of_the_dead
+    assert file.dead(number, -1, 10**6, ANY_SIZE) == letters_of_the_dead
     file.close()
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from difflib import get_close_matches
+from heapq import nlargest
 from time import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
@@ -82,6 +83,10 @@ up to date."""
 
 REMEMBERED_MAX: Final = 200
 """Queues whose errors are remembered at a time."""
+
+COMPARED_QUEUES: Final = 10
+"""Queues without workers whose names are compared with those of served ones, those with the longest
+backlog: to compare one name with a thousand similar ones takes some eight milliseconds."""
 
 ProblemKind = Literal["unserved", "failing", "retrying", "behind", "paused"]
 """The most urgent first."""
@@ -150,12 +155,14 @@ def problems_of(
     """
     states = list(queues)
     served = [(one.namespace, one.queue) for one in states if one.workers]
+    unserved = [one for one in states if _is_unserved(one)]
+    compared = {id(one) for one in nlargest(COMPARED_QUEUES, unserved, key=lambda one: one.backlog)}
     found = []
     for state in states:
         if state.pause is not None:
             found.append(_paused(state))
-        elif state.backlog > state.delayed and not state.workers:
-            found.append(_unserved(state, served))
+        elif _is_unserved(state):
+            found.append(_unserved(state, served if id(state) in compared else ()))
         elif is_behind(state):
             found.append(_behind(state, (delays or {}).get(_name(state), NO_DELAY)))
         if is_failing(state):
@@ -163,6 +170,10 @@ def problems_of(
     urgency = get_args(ProblemKind)
     found.sort(key=lambda one: (urgency.index(one.kind), -one.tasks, one.namespace, one.queue))
     return found
+
+
+def _is_unserved(state: ListedQueue) -> bool:
+    return state.pause is None and state.backlog > state.delayed and not state.workers
 
 
 def is_failing(state: ListedQueue) -> bool:

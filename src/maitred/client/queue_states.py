@@ -17,6 +17,7 @@ import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections import Counter
+from heapq import nsmallest
 from itertools import islice
 from math import inf
 from operator import add
@@ -366,23 +367,24 @@ class _Gathering:
 
     async def _highest(self, after: _Place | None, most: int) -> list[ListedQueue]:
         """Return the first queues after this place that have a number, at most so many."""
-        states: list[ListedQueue] = []
+        known: dict[Name, tuple[_Place, ListedQueue]] = {}
+        found: list[tuple[_Place, ListedQueue]] = []
         for _ in range(ROUNDS_MAX):
             await self._ask_next(None, most)
-            names = self._named()
+            names = self._named() - known.keys()
             await self._complete(names)
+            for name in names:
+                state = self._state(name)
+                known[name] = self._place(state), state
             bound = self._bound()
-            states = [
-                state
-                for state in map(self._state, names)
-                if (number := self._number(state)) > bound or (number and not self._more)
+            found = [
+                one
+                for one in known.values()
+                if one[0] <= bound and one[0][0] < 0 and (after is None or one[0] > after)
             ]
-            states = sorted(states, key=self._place)
-            if after is not None:
-                states = states[bisect_right(states, after, key=self._place) :]
-            if len(states) >= most or not self._more:
+            if len(found) >= most or not self._more:
                 break
-        return states[:most]
+        return [state for _, state in nsmallest(most, found)]
 
     def _number(self, state: ListedQueue) -> float:
         return _NUMBERS[self._asked.sort](state)
@@ -390,10 +392,20 @@ class _Gathering:
     def _place(self, state: ListedQueue) -> _Place:
         return _place_of(self._asked.sort, state)
 
-    def _bound(self) -> float:
-        """Return a number that no queue exceeds which no shard has told of."""
-        numbers = [-one.last[0] for one in self._told.values() if one.last is not None]
-        return max(numbers, default=0.0) if self._asked.sort == "oldest" else sum(numbers)
+    def _bound(self) -> _Place:
+        """Return a place that no queue precedes which no shard has told of.
+
+        At each shard that has more, such a queue comes after the last one that was told. If its
+        number is as high as it can be, so is the number at each of these shards, or, where the
+        highest counts, at one of them, and its name comes after the names there.
+        """
+        lasts = [one.last for one in self._told.values() if one.last is not None]
+        if not lasts:
+            return inf, "", ""
+        if self._asked.sort == "oldest":
+            return min(lasts)
+        _, namespace, queue = max(lasts, key=lambda last: last[1:])
+        return sum(last[0] for last in lasts), namespace, queue
 
     @property
     def _more(self) -> bool:

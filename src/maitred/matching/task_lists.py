@@ -118,19 +118,16 @@ class TaskLists:
         self,
         priority: int,
         after: int,
-        around: Sequence[MarkedSegment],
-        following: Sequence[MarkedSegment],
+        rows: Sequence[MarkedSegment],
         now: float,
         *,
         is_all: bool,
     ) -> tuple[list[SightedTask], int | None]:
         """Return the tasks of one priority that are ready to run and follow `after`, by number; and
-        the number up to which the list is complete, None if it is complete. `around` are the
-        segments in whose range `after` is; `following` those of this priority that begin behind
-        it; `is_all` says whether there are no more."""
-        rows = [one for one in around if one[0].priority == priority and one[0].first <= after]
-        rows += following
-        horizon = None if is_all or not rows else max(segment.last for segment, _ in rows)
+        the number up to which the list is complete, None if it is complete. `rows` are the next
+        segments of this priority, from the one on that has the next number; `is_all` says whether
+        there are no more."""
+        horizon = None if is_all or not rows else rows[-1][0].last
         found = {
             sequence: task
             for sequence, task in self._tasks.items()
@@ -157,11 +154,14 @@ class TaskLists:
 
     def _unread_records(self, segment: Segment, marks: frozenset[int]) -> Iterable[Record]:
         """Return the tasks of a segment that was not read into memory and that are not over."""
+        over = self._unread.over(segment, marks)
+        if over is None:
+            return ()
         try:
             records = decode_records(segment)
         except RowDamagedError:
             return ()  # it is set aside when its turn to be read comes
-        return [one for one in records if not self._unread.is_over(segment, marks, one.sequence)]
+        return [one for one in records if one.sequence not in over]
 
     def delayed(
         self, after: Place, rows: Sequence[Later], now: float, *, is_all: bool

@@ -45,12 +45,13 @@ class UnreadSegments:
         _, ended = self._touched.get(segment.first, (None, ()))
         return None if sequence in ended else self._records(segment).get(sequence)
 
-    def is_over(self, segment: Segment, marks: frozenset[int], sequence: int) -> bool:
-        """Return whether a task of a segment is over, or the segment was read, so that the task is
-        in memory or over."""
-        if sequence in marks or not self._backlog.unread(segment.priority, segment.first):
-            return True
-        return sequence in self._touched.get(segment.first, (None, ()))[1]
+    def over(self, segment: Segment, marks: frozenset[int]) -> frozenset[int] | None:
+        """Return the tasks of a segment that are over; None if the segment was read, so that each
+        of its tasks is in memory or over."""
+        if not self._backlog.unread(segment.priority, segment.first):
+            return None
+        _, ended = self._touched.get(segment.first, (None, ()))
+        return marks.union(ended)
 
     def _records(self, segment: Segment) -> dict[int, Record]:
         if self._opened is None or self._opened[0] is not segment:

@@ -1,14 +1,17 @@
 """Serves operators who look at single tasks and change them: LIST_TASKS, SHOW_TASK, CHANGE_TASKS.
 
-A list is made in pieces of at most `PIECE` tasks; between two of them the shard serves other
-requests. A request ends with what it has after `LOOKED_AT` tasks, and its answer says where to go
-on. So a backlog of ten million tasks is listed without stalling the shard, however few of them pass
-the filter.
+A list is made in pieces of at most `PIECE` tasks, which are compared with the filter in slices of
+`SLICE`. After its first slice a list waits for its turn before each further one, and the shard
+rests afterwards (`ScanPace`): it serves other requests, however many lists there are. A request
+ends with what it has after `LOOKED_AT` tasks or `WORK_SECONDS`, and its answer says where to go on.
+So a backlog of ten million tasks is listed without stalling the shard, however few of them pass the
+filter.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, msgpack
@@ -26,6 +29,7 @@ from maitred.protocol.inspection import ListTasks, ShowTask, TasksChanged, TaskS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from maitred.matching.sighted_task import Place, SightedTask
     from maitred.matching.task import QueueTask, Ticket
@@ -39,13 +43,23 @@ if TYPE_CHECKING:
     from maitred.security.audit_log import AuditLog
 
 PIECE: Final = 1_000
-"""Tasks that are looked at before other requests are served: some ten milliseconds."""
+"""Tasks that are read at once, as many as a segment has: some two milliseconds."""
+
+SLICE: Final = 200
+"""Tasks that are compared with the filter before other requests are served: about a millisecond."""
 
 PIECE_BYTES: Final = 4 * 2**20
 """Bytes of rows that are read for a piece."""
 
 LOOKED_AT: Final = 10_000
 """Tasks that one request looks at: some hundred milliseconds."""
+
+WORK_SECONDS: Final = 1.0
+"""How long one request looks at tasks: it is answered before its deadline, however many lists take
+turns."""
+
+NUMBER_MAX: Final = 2**63 - 1
+"""No task has a higher number: the stores have no larger integers."""
 
 AUDITED_IDS: Final = 100
 """Tasks that a record of the audit log names; it has the number of all."""
@@ -68,6 +82,30 @@ class AskedHere:
         settle(self.answered, problem)
 
 
+class ScanPace:
+    """Lets all lists of a shard together work for half of the time at most.
+
+    As a context manager it waits until no other list works or rests, and after the block it rests
+    for as long as the block took.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turn = asyncio.Lock()
+        self._began = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._turn.acquire()
+        self._began = self._loop.time()
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await asyncio.sleep(0)  # the time of the loop is that at which its turn began
+            await asyncio.sleep(self._loop.time() - self._began)
+        finally:
+            self._turn.release()
+
+
 class InspectionRequests:
     """Serves the requests about single tasks for the partitions of one shard."""
 
@@ -85,6 +123,7 @@ class InspectionRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._store = partitions.store
+        self._pace = ScanPace(self._loop)
         self.requests = RequestTable(
             holders={
                 Opcode.LIST_TASKS: partitions.answerer(self._list),
@@ -105,22 +144,49 @@ class InspectionRequests:
         found: list[ListedTask] = []
         looked_at = 0
         cursor: Place | None = message.after
-        while cursor is not None and len(found) < message.most and looked_at < LOOKED_AT:
-            sightings, cursor = await read(self, owned, message, cursor)
-            self._partitions.check(owned)
-            for at, sighting in enumerate(sightings, 1):
-                looked_at += 1
-                row = self._row(owned, sighting, wanted, handlers)
-                if row is None:
-                    continue
-                found.append(row)
-                if len(found) == message.most:
-                    if at < len(sightings) or cursor is not None:
-                        cursor = sighting.at
+        end = self._loop.time() + WORK_SECONDS
+
+        def must_end() -> bool:
+            return len(found) == message.most or looked_at >= LOOKED_AT or self._loop.time() >= end
+
+        pace: AbstractAsyncContextManager[None] = nullcontext()
+        while cursor is not None:
+            async with pace:
+                sightings, cursor = await read(self, owned, message, cursor)
+                self._partitions.check(owned)
+            for begin in range(0, len(sightings), SLICE):
+                some = sightings[begin : begin + SLICE]
+                async with pace:
+                    self._partitions.check(owned)
+                    seen = self._add_rows(found, owned, some, message, handlers)
+                looked_at += seen
+                pace = self._pace
+                if must_end():
+                    if begin + seen < len(sightings) or cursor is not None:
+                        cursor = some[seen - 1].at
                     break
-            await asyncio.sleep(0)
+            if must_end():
+                break
         now = self._loop.time() + owned.partition.ledger.wall
         return TasksListed(found, cursor, looked_at, now)
+
+    def _add_rows(
+        self,
+        found: list[ListedTask],
+        owned: Owned,
+        sightings: Sequence[SightedTask],
+        message: ListTasks,
+        handlers: HandlerKnowledge | None,
+    ) -> int:
+        """Append the rows of tasks that pass the filter, as long as there is room; return how many
+        tasks were looked at."""
+        for seen, sighting in enumerate(sightings, 1):
+            row = self._row(owned, sighting, message.filter, handlers)
+            if row is not None:
+                found.append(row)
+                if len(found) == message.most:
+                    return seen
+        return len(sightings)
 
     def _row(
         self,
@@ -160,22 +226,26 @@ class InspectionRequests:
     async def _waiting(
         self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[SightedTask], Place | None]:
-        priority, sequence = int(after[0]), after[1]
+        """Read the segment that has the next number, unless it is between two, and those behind it
+        unless that one is enough."""
+        priority, sequence = int(after[0]), min(after[1], NUMBER_MAX - 1)
         if not 0 <= priority < PRIORITIES:
             raise InvalidArgument(f"There is no priority {priority}.")
         key = owned.key
-        following = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
-        tasks = sum(segment.tasks for segment, _ in following)
-        size = sum(len(segment.body) for segment, _ in following)
-        around = await self._store.segments_around(key, sequence) if sequence else []
+        segments = await self._store.segments_around(key, sequence + 1) if sequence else []
+        segments = [one for one in segments if one.segment.priority == priority]
+        if segments:
+            sequence = segments[-1].segment.last
+        is_all = False
+        if sequence - after[1] < PIECE // 2:
+            following = await self._store.segments(key, priority, sequence, PIECE, PIECE_BYTES)
+            tasks = sum(segment.tasks for segment, _ in following)
+            size = sum(len(segment.body) for segment, _ in following)
+            is_all = tasks < PIECE and size < PIECE_BYTES
+            segments += following
         self._partitions.check(owned)
         found, horizon = owned.partition.lists.waiting(
-            priority,
-            sequence,
-            around,
-            following,
-            self._loop.time(),
-            is_all=tasks < PIECE and size < PIECE_BYTES,
+            priority, after[1], segments, self._loop.time(), is_all=is_all
         )
         if horizon is not None:
             return found, (float(priority), horizon)
@@ -193,10 +263,11 @@ class InspectionRequests:
     async def _dead(
         self, owned: Owned, _: ListTasks, after: Place
     ) -> tuple[list[SightedTask], Place | None]:
-        rows = await self._store.dead(owned.key, after[1], PIECE)
+        rows = await self._store.dead(owned.key, after[1], PIECE, PIECE_BYTES)
         self._partitions.check(owned)
         found = owned.partition.lists.dead(rows, self._loop.time())
-        return found, (0.0, rows[-1].sequence) if len(rows) == PIECE else None
+        is_all = len(rows) < PIECE and sum(len(one.body) for one in rows) < PIECE_BYTES
+        return found, None if is_all else (0.0, rows[-1].sequence)
 
     _pieces: Final = {
         "running": _running,

@@ -19,6 +19,7 @@ from maitred.protocol.tasks import Purged, PurgeTasks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from maitred.matching.records import Dead
     from maitred.node.owned import Owned
     from maitred.node.partitions import Partitions
     from maitred.security.audit_log import AuditLog
@@ -117,13 +118,13 @@ class PurgeRequests:
         answer.cursor = 0, skipped + PIECE
 
     async def _drop_dead(self, owned: Owned, message: PurgeTasks, answer: Purged) -> None:
-        letters = await self._store.dead(owned.key, answer.cursor[1], PIECE)
+        letters = await self._store.dead(owned.key, answer.cursor[1], PIECE, PIECE_BYTES)
         self._partitions.check(owned)
         async with self._partitions.written(owned) as ticket:
             answer.tasks += owned.partition.purge.drop_dead(
                 letters, message.older_than, ticket, self._loop.time()
             )
-        self._go_on(answer, [one.sequence for one in letters])
+        self._go_on(answer, letters)
 
     # Counting
 
@@ -163,16 +164,17 @@ class PurgeRequests:
             answer.is_complete = priority + 1 == PRIORITIES
 
     async def _count_dead(self, owned: Owned, message: PurgeTasks, answer: Purged) -> None:
-        letters = await self._store.dead(owned.key, answer.cursor[1], PIECE)
+        letters = await self._store.dead(owned.key, answer.cursor[1], PIECE, PIECE_BYTES)
         before = self._partitions.wall_clock() - message.older_than
         age = message.older_than
         answer.tasks += sum(not age or one.died_at <= before for one in letters)
-        self._go_on(answer, [one.sequence for one in letters])
+        self._go_on(answer, letters)
 
-    def _go_on(self, answer: Purged, sequences: list[int]) -> None:
-        answer.is_complete = len(sequences) < PIECE
-        if sequences:
-            answer.cursor = 0, sequences[-1]
+    def _go_on(self, answer: Purged, letters: list[Dead]) -> None:
+        size = sum(len(one.body) for one in letters)
+        answer.is_complete = len(letters) < PIECE and size < PIECE_BYTES
+        if letters:
+            answer.cursor = 0, letters[-1].sequence
 
     # The record
 

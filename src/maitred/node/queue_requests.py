@@ -33,6 +33,8 @@ from maitred.settings import Queue
 from maitred.settings.live import SETTABLE, choices, setting
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from maitred.matching.partition import Partition
     from maitred.matching.records import Dead, Record
     from maitred.node.caretaker import Caretaker
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from maitred.node.signature_requests import SignatureRequests
     from maitred.node.task_privacy import HandlerKnowledge
     from maitred.protocol.tasks import Queues
+
+LETTER_BYTES: Final = 4 * 2**20
+"""Bytes of dead letters that a list reads at once."""
 
 
 class QueueRequests:
@@ -186,29 +191,57 @@ class QueueRequests:
     # Dead letters
 
     async def _dead(self, owned: Owned, message: DeadLetters) -> DeadLettersFound:
-        if message.action == "list":
-            after = message.sequences[0] if message.sequences else 0
-            found = await self._store.dead(owned.key, after, message.most)
-        elif message.action == "show":
-            read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
-            found = [one for one in read if one is not None]
-        else:
-            found = await self.act_on_letters(owned, message.action, message.sequences)
-        total = await self._store.dead_count(owned.key)
         handlers = None
-        if message.action == "show":
-            handlers = await self._signatures.handlers(owned)
-        letters = []
+        found: list[Dead] = []
+        letters: list[DeadLetter] = []
+        if message.action == "list":
+            count = await self._list_letters(owned, message, letters)
+        else:
+            if message.action == "show":
+                read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
+                found = [one for one in read if one is not None]
+                handlers = await self._signatures.handlers(owned)
+            else:
+                found = await self.act_on_letters(owned, message.action, message.sequences)
+            count = len(found)
+            self._add_letters(owned, found, letters, handlers=handlers, reveal=message.reveal)
+        total = await self._store.dead_count(owned.key)
+        return DeadLettersFound(letters, total - (count - len(letters)))
+
+    async def _list_letters(
+        self, owned: Owned, message: DeadLetters, letters: list[DeadLetter]
+    ) -> int:
+        """Add the next letters; return how many were read. Their payloads are not answered, so that
+        few of them are in memory at a time."""
+        after = message.sequences[0] if message.sequences else 0
+        count = 0
+        while count < message.most:
+            left = message.most - count
+            found = await self._store.dead(owned.key, after, left, LETTER_BYTES)
+            if not found:
+                break
+            count += len(found)
+            after = found[-1].sequence
+            self._add_letters(owned, found, letters, handlers=None, reveal=message.reveal)
+        return count
+
+    def _add_letters(
+        self,
+        owned: Owned,
+        found: Sequence[Dead],
+        letters: list[DeadLetter],
+        *,
+        handlers: HandlerKnowledge | None,
+        reveal: bool,
+    ) -> None:
+        """Add the letters that can be read, and set the others aside."""
         for one in found:
             try:
-                letters.append(
-                    letter(owned.key.partition, one, handlers=handlers, reveal=message.reveal)
-                )
+                letters.append(letter(owned.key.partition, one, handlers=handlers, reveal=reveal))
             except RowDamagedError as problem:
                 self._partitions.check(owned)
                 owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())
                 self._partitions.touch(owned)
-        return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
     async def act_on_letters(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Retry or drop dead letters, each as soon as it was read: another operator may act on the

@@ -58,19 +58,21 @@ class ShownValue(NamedTuple):
     withheld: Withheld = ""
 
 
-class HandlerKnowledge(NamedTuple):
+class HandlerKnowledge:
     """What is known of the handlers of a queue."""
 
-    shapes: Sequence[HandlerShape]
-    """Their parameters, those of the handler that was seen last first."""
-    is_complete: bool
-    """Whether workers have announced something, and each of them its parameters."""
+    def __init__(self, shapes: Sequence[HandlerShape], *, is_complete: bool) -> None:
+        self.shapes = shapes
+        """Their parameters, those of the handler that was seen last first."""
+        self.is_complete = is_complete
+        """Whether workers have announced something, and each of them its parameters."""
+        self._last: tuple[Collection[int] | None, ArgumentRules] | None = None
 
     @classmethod
     def of(cls, announced: list[bytes]) -> HandlerKnowledge:
         """Return what the signatures tell that workers announced, the last one first."""
         shapes = known_shapes(announced)
-        return cls(shapes, 0 < len(announced) == len(shapes))
+        return cls(shapes, is_complete=0 < len(announced) == len(shapes))
 
     @property
     def function(self) -> str:
@@ -82,30 +84,68 @@ class HandlerKnowledge(NamedTuple):
         """Whether any of the handlers hides a parameter."""
         return any(shape.hidden for shape in self.shapes)
 
+    def rules(self, hidden: Collection[int] | None) -> ArgumentRules:
+        """Return which arguments are hidden, if the producer told these places, or nothing. Most
+        tasks of a list have the same: those of the last one are kept."""
+        if self._last is None or self._last[0] != hidden:
+            self._last = hidden, ArgumentRules(hidden, self)
+        return self._last[1]
+
+
+class ArgumentRules:
+    """Which arguments of a task are hidden, and how they are called."""
+
+    __slots__ = (
+        "hidden_names",
+        "hidden_places",
+        "hides",
+        "is_by_place",
+        "is_known",
+        "known_names",
+        "known_places",
+        "names",
+    )
+
+    def __init__(self, hidden: Collection[int] | None, handlers: HandlerKnowledge) -> None:
+        """`hidden` are the places that the producer told, or None."""
+        shapes = [[name for name, *_ in shape.parameters] for shape in handlers.shapes]
+        self.names = shapes[0] if shapes else []
+        self.is_known = hidden is not None or handlers.is_complete
+        self.hidden_places = set(hidden or ())
+        self.hidden_names: set[str] = set()
+        self.known_names: set[str] = {name for names in shapes for name in names}
+        self.known_places = max(map(len, shapes), default=0)
+        if hidden is not None:  # the producer knows what the others are
+            self.known_places = sys.maxsize
+        self.is_by_place = bool(hidden)
+        """Whether the producer told hidden places, which say nothing of a map."""
+        for shape, names in zip(handlers.shapes, shapes, strict=True):
+            places = {at for at, name in enumerate(names) if name in shape.hidden}
+            self.is_known = self.is_known and len(places) == len(set(shape.hidden))
+            self.hidden_names.update(shape.hidden)
+            self.hidden_places |= places
+        self.hides = bool(self.hidden_places) or not self.is_known
+        """Whether any argument may be hidden."""
+
+    def is_hidden_name(self, name: object) -> bool:
+        """Return whether the argument of this name in a map is hidden."""
+        return name in self.hidden_names or (self.hides and name not in self.known_names)
+
+    def is_hidden_place(self, place: int) -> bool:
+        """Return whether the argument at this place of an array is hidden."""
+        return place in self.hidden_places or (self.hides and place >= self.known_places)
+
 
 class TaskArguments:
     """The arguments of one task, without those that are hidden."""
+
+    __slots__ = ("_is_readable", "_rules", "_values")
 
     def __init__(
         self, payload: bytes, hidden: Collection[int] | None, handlers: HandlerKnowledge
     ) -> None:
         """`hidden` are the places that the producer told, or None."""
-        shapes = [[name for name, *_ in shape.parameters] for shape in handlers.shapes]
-        self._names = shapes[0] if shapes else []
-        self._is_known = hidden is not None or handlers.is_complete
-        self._hidden_places = set(hidden or ())
-        self._hidden_names: set[str] = set()
-        self._known_names: set[str] = {name for names in shapes for name in names}
-        self._known_places = max(map(len, shapes), default=0)
-        if hidden is not None:  # the producer knows what the others are
-            self._known_places = sys.maxsize
-        self._is_by_place = bool(hidden)
-        """Whether the producer told hidden places, which say nothing of a map."""
-        for shape, names in zip(handlers.shapes, shapes, strict=True):
-            places = {at for at, name in enumerate(names) if name in shape.hidden}
-            self._is_known = self._is_known and len(places) == len(set(shape.hidden))
-            self._hidden_names.update(shape.hidden)
-            self._hidden_places |= places
+        self._rules = handlers.rules(hidden)
         self._is_readable = True
         self._values: Any = None
         try:
@@ -116,7 +156,7 @@ class TaskArguments:
     @property
     def hides(self) -> bool:
         """Whether any argument may be hidden."""
-        return bool(self._hidden_places) or not self._is_known
+        return self._rules.hides
 
     def shown(self) -> ShownValue:
         """Return the arguments for operators: by name, if the names are known."""
@@ -128,13 +168,15 @@ class TaskArguments:
         told: Any = values
         if isinstance(values, dict):
             told = {
-                name: HIDDEN if self._is_hidden_name(name) else value
+                name: HIDDEN if self._rules.is_hidden_name(name) else value
                 for name, value in values.items()
             }
         elif isinstance(values, list):
-            told = [HIDDEN if self._is_hidden_place(at) else one for at, one in enumerate(values)]
-            if len(told) <= len(self._names):
-                told = dict(zip(self._names, told, strict=False))
+            told = [
+                HIDDEN if self._rules.is_hidden_place(at) else one for at, one in enumerate(values)
+            ]
+            if len(told) <= len(self._rules.names):
+                told = dict(zip(self._rules.names, told, strict=False))
         try:
             return ShownValue(_encode(told))
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -147,15 +189,15 @@ class TaskArguments:
         if not self._is_readable or not self._is_shown:
             return False, None
         if isinstance(values, dict):
-            if name in values and not self._is_hidden_name(name):
+            if name in values and not self._rules.is_hidden_name(name):
                 return True, values[name]
         elif isinstance(values, list):
             place = -1
-            if name in self._names and len(values) <= len(self._names):
-                place = self._names.index(name)
+            if name in self._rules.names and len(values) <= len(self._rules.names):
+                place = self._rules.names.index(name)
             elif name.isascii() and name.isdecimal() and len(name) <= PLACE_DIGITS:
                 place = int(name)
-            if 0 <= place < len(values) and not self._is_hidden_place(place):
+            if 0 <= place < len(values) and not self._rules.is_hidden_place(place):
                 return True, values[place]
         return False, None
 
@@ -178,25 +220,19 @@ class TaskArguments:
     def _is_shown(self) -> bool:
         """Whether it is known which of these arguments are hidden."""
         if isinstance(self._values, dict):
-            return self._is_known and not self._is_by_place
-        return self._is_known and (isinstance(self._values, list) or not self.hides)
-
-    def _is_hidden_name(self, name: object) -> bool:
-        return name in self._hidden_names or (self.hides and name not in self._known_names)
-
-    def _is_hidden_place(self, place: int) -> bool:
-        return place in self._hidden_places or (self.hides and place >= self._known_places)
+            return self._rules.is_known and not self._rules.is_by_place
+        return self._rules.is_known and (isinstance(self._values, list) or not self._rules.hides)
 
     def _hidden_values(self) -> list[Any] | None:
         """Return the values of the hidden parameters; None if one of them is not known, such as a
         default of the handler."""
         values = self._values
         if isinstance(values, list):
-            if any(at >= len(values) for at in self._hidden_places):
+            if any(at >= len(values) for at in self._rules.hidden_places):
                 return None
-            return [one for at, one in enumerate(values) if self._is_hidden_place(at)]
-        if self._hidden_names.issubset(values):
-            return [one for name, one in values.items() if self._is_hidden_name(name)]
+            return [one for at, one in enumerate(values) if self._rules.is_hidden_place(at)]
+        if self._rules.hidden_names.issubset(values):
+            return [one for name, one in values.items() if self._rules.is_hidden_name(name)]
         return None
 
 

@@ -5,6 +5,7 @@ A name is here only if the code that reads the setting sees the new value at onc
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from msgspec import ValidationError, convert, structs
@@ -57,7 +58,9 @@ def choices(name: str) -> tuple[str, ...]:
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
+@cache
 def _type_of(name: str) -> Any:  # noqa: ANN401 - a type
+    # To evaluate the annotations takes a millisecond, and each DESCRIBE asks for all settings.
     kind: Any = Queue
     for part in name.split("."):
         kind = next(field.type for field in structs.fields(kind) if field.name == part)

@@ -278,8 +278,15 @@ class Contents:
     def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         return self._of(key).later.get(sequence)
 
-    def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
-        return sorted(d for d in self._of(key).dead.values() if d.sequence > after)[: max(most, 0)]
+    def dead(self, key: PartitionKey, after: int, most: int, most_bytes: int) -> list[Dead]:
+        found = []
+        follow = sorted(d for d in self._of(key).dead.values() if d.sequence > after)
+        for letter in follow[: max(most, 0)]:
+            found.append(letter)
+            most_bytes -= len(letter.body)
+            if most_bytes <= 0:
+                break
+        return found
 
     def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
         return self._of(key).dead.get(sequence)

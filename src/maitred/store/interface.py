@@ -260,8 +260,12 @@ class Store(Protocol):
         """Return how many tasks `later` has, whenever they are due; count no further than
         `most`."""
 
-    async def dead(self, key: PartitionKey, /, after: int, most: int) -> list[Dead]:
-        """Return at most `most` dead letters with a sequence number above `after`, in order."""
+    async def dead(
+        self, key: PartitionKey, /, after: int, most: int, most_bytes: int
+    ) -> list[Dead]:
+        """Return dead letters with a sequence number above `after`, in order: `most` of them, or as
+        few as have bodies of `most_bytes`, or all. However large the first is, it is among
+        them."""
 
     async def dead_one(self, key: PartitionKey, /, sequence: int) -> Dead | None: ...
 

@@ -397,14 +397,19 @@ class _PostgresStore:
         rows = await self._read("later_one", key, sequence)
         return Later(*rows[0]) if rows else None
 
-    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+    async def dead(self, key: PartitionKey, after: int, most: int, most_bytes: int) -> list[Dead]:
+        most = max(most, 0)
         try:
-            rows = await self._read("dead", key, after, max(most, 0))
+            rows = await self._read("dead", key, after, most, max(most_bytes, 1))
         except DamagedPageError:
-            return [
-                Dead(one, died_at, reason, await self._body_or_nothing("dead_one", key, one))
-                for one, died_at, reason in await self._read("dead_heads", key, after, max(most, 0))
-            ]
+            found = []
+            for one, died_at, reason in await self._read("dead_heads", key, after, most):
+                body = await self._body_or_nothing("dead_one", key, one)
+                found.append(Dead(one, died_at, reason, body))
+                most_bytes -= len(body)
+                if most_bytes <= 0:
+                    break
+            return found
         return [Dead(*row) for row in rows]
 
     async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:

@@ -76,11 +76,14 @@ def later_one_by_one(
     return found
 
 
-def dead_one_by_one(file: File, number: int, after: int, most: int) -> list[Dead]:
-    return [
-        unchecked_dead(file, number, sequence)
-        for sequence in file.json("dead_heads", (number, after, max(most, 0)))
-    ]
+def dead_one_by_one(file: File, number: int, after: int, most: int, most_bytes: int) -> list[Dead]:
+    found = []
+    for sequence in file.json("dead_heads", (number, after, max(most, 0))):
+        found.append(unchecked_dead(file, number, sequence))
+        most_bytes -= len(found[-1].body)
+        if most_bytes <= 0:
+            break
+    return found
 
 
 def unchecked_dead(file: File, number: int, sequence: int) -> Dead:

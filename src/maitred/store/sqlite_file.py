@@ -64,6 +64,11 @@ segments are deleted soon; the longer the log, the fewer of them ever reach the 
 
 CACHE_KIB: Final = 16 * 1024
 
+HEADS_AT_FIRST: Final = 8
+"""Segments that are looked up at first, and four times as many each time that they have too few
+tasks. A segment has up to a thousand tasks, so that mostly one or two are enough; to look up a
+thousand of them took longer than to read their first."""
+
 APPLICATION: Final = 0x6D747264
 """The application id `mtrd` in the file's header marks the file as maitred's."""
 
@@ -268,15 +273,22 @@ class SqliteFile:
     def _segments(
         self, number: int, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
-        heads: list[_Head] = []
-        # Every segment has a task, so no more than `tasks` segments can be needed.
-        for head in self.json("segments_in_order", (number, priority, after, max(tasks, 0))):
-            heads.append(tuple(head))
-            tasks -= head[2]
-            most_bytes -= head[3]
-            if tasks <= 0 or most_bytes <= 0:
-                break
         # Other shards may write this file between two statements, but not this partition.
+        heads: list[_Head] = []
+        asked, most_bytes = HEADS_AT_FIRST, max(most_bytes, 1)
+        while tasks > 0 and most_bytes > 0:
+            asked = min(asked, tasks)  # every segment has a task
+            listed = self.json("segments_in_order", (number, priority, after, asked))
+            for head in listed:
+                heads.append(tuple(head))
+                after = head[0]
+                tasks -= head[2]
+                most_bytes -= head[3]
+                if tasks <= 0 or most_bytes <= 0:
+                    break
+            if len(listed) < asked:
+                break
+            asked *= 4
         found = []
         for part in portions(heads):
             bodies = self._segment_bodies(number, priority, [head[0] for head in part])
@@ -347,15 +359,16 @@ class SqliteFile:
         row = self.row("later_one", (number, sequence))
         return row and later_of(sequence, row[0])
 
-    def dead(self, number: int, after: int, most: int) -> list[Dead]:
+    def dead(self, number: int, after: int, most: int, most_bytes: int) -> list[Dead]:
         try:
-            return self._dead(number, after, most)
+            return self._dead(number, after, most, most_bytes)
         except SUSPECT:
-            return dead_one_by_one(self, number, after, most)
+            return dead_one_by_one(self, number, after, most, most_bytes)
 
-    def _dead(self, number: int, after: int, most: int) -> list[Dead]:
+    def _dead(self, number: int, after: int, most: int, most_bytes: int) -> list[Dead]:
         found: list[Dead | None] = []
-        for part in portions(self.json("dead", (number, after, max(most, 0)))):
+        heads = reaching(self.json("dead", (number, after, max(most, 0))), most_bytes)
+        for part in portions(heads):
             if len(part) == 1:
                 found.append(self.dead_one(number, part[0][0]))
                 continue

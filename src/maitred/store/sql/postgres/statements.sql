@@ -264,14 +264,20 @@ SELECT sequence, due, body FROM maitred.later WHERE partition_id = $1 AND sequen
 
 -- name: dead
 SELECT sequence, died_at, reason, body
-FROM maitred.dead AS row
-WHERE partition_id = $1 AND sequence > $2
-    AND NOT EXISTS (
-        SELECT 1 FROM maitred.damaged AS d
-        WHERE d.partition_id = $1 AND d.kind = 'dead' AND d.first = row.sequence
-    )
+FROM (
+    SELECT *, sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
+    FROM maitred.dead AS row
+    WHERE partition_id = $1 AND sequence > $2
+        AND NOT EXISTS (
+            SELECT 1 FROM maitred.damaged AS d
+            WHERE d.partition_id = $1 AND d.kind = 'dead' AND d.first = row.sequence
+        )
+    WINDOW line AS (ORDER BY sequence ROWS UNBOUNDED PRECEDING)
+    ORDER BY sequence
+    LIMIT $3
+) AS l
+WHERE bytes_before < $4
 ORDER BY sequence
-LIMIT $3
 
 -- name: dead_heads
 SELECT sequence, died_at, reason

@@ -155,7 +155,7 @@ SELECT body FROM later WHERE partition_id = ? AND sequence = ?
 -- name: dead
 SELECT json_group_array(json_array(sequence, size))
 FROM (
-    SELECT sequence, length(body) AS size
+    SELECT sequence, length(body) - 8 AS size -- without its moment
     FROM dead
     WHERE partition_id = ?1 AND sequence > ?2
         AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'dead')
