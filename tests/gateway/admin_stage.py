@@ -23,6 +23,8 @@ import maitred
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.matching.records import Terms
+from maitred.metrics.points import STEP_SECONDS
+from maitred.metrics.series import BACK_STEPS
 from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.queries import Attend
 from maitred.protocol.sessions import session_of_secret
@@ -90,6 +92,9 @@ class AdminStage:
         self.clients = clients
         self._boss = boss
         self._attending: list[LongPoll] = []
+        self._step = int(time.time()) // STEP_SECONDS + BACK_STEPS - 1
+        """The step that is sampled next. It is ahead of the clock, so that what the shards sample
+        by themselves within the next minute is left out."""
 
     async def client(self) -> AsyncClient:
         url = f"maitred://{self._boss}127.0.0.1:{self.node.port}"
@@ -136,6 +141,13 @@ class AdminStage:
         status, said = await self.call(method, path, body, user=user)
         assert status == 200, said
         return said
+
+    async def sample(self) -> None:
+        """Have all shards sample the next step."""
+        for shard in self.node.shards:
+            series: Any = shard._parts["series"]
+            await series.sample(self._step)
+        self._step += 1
 
     # What producers and workers do
 

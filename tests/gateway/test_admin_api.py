@@ -649,9 +649,7 @@ async def test_the_last_hour_is_told_as_far_as_one_may_see_it(tmp_path: Path) ->
         client = await here.client()
         await here.add(client, "mails", [[1], [2]])
         await here.add(client, "mails", [[1]], namespace="other")
-        shards: list[Any] = [*here.node.shards]
-        for shard in shards:
-            await shard._parts["series"].sample()
+        await here.sample()
         for user, params, added in (
             ("boss", {}, 3),
             ("boss", {"namespace": "other"}, 1),
@@ -679,12 +677,11 @@ async def test_a_page_that_is_opened_late_has_the_past_of_workers_and_shards(
     tmp_path: Path,
 ) -> None:
     async with admin_stage(tmp_path) as here:
+        await here.sample()
         client = await here.client()
         await here.add(client, "mails", [[1]])
         await here.attend(client, "mails")
-        series: list[Any] = [shard._parts["series"] for shard in here.node.shards]
-        for one in series:
-            await one.sample()
+        await here.sample()
         (worker,) = (await here.get("/v1/workers"))["workers"]
         path = f"/v1/workers/{worker['session']}/series"
         for user in ("boss", "reader"):

@@ -198,8 +198,8 @@ def test_a_shard_that_stood_still_samples_again_and_counts_nothing_twice() -> No
         series: Any = shard._parts["series"]
         # Another sample within the step: it belongs to the next one.
         before = _told(shard, queue).last
-        await series.sample()
-        await series.sample()
+        await series.sample(before)
+        await series.sample(before)
         assert _told(shard, queue).last == before
         await next_step(town)
         found = _told(shard, queue)

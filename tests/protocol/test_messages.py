@@ -81,6 +81,7 @@ CONTROLS = {
     "version": 7,
     "pause": {"by": "ana", "at": 1.5, "reason": "why"},
     "settings": {"rate_per_second": {"value": 5.0, "by": "ana", "at": 1.5, "reason": ""}},
+    "words": {"querying.policy": {"value": "spread", "by": "ana", "at": 2.5, "reason": ""}},
 }
 
 WHOLE: dict[int, list[Any]] = {

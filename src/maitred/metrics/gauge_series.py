@@ -13,7 +13,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maitred.metrics.points import STEPS
-from maitred.metrics.series import BACK_STEPS
+from maitred.metrics.series import is_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -40,7 +40,7 @@ class GaugeSeries:
         """Write what was measured in a step, in the order of the columns; None: not measured. A
         step before the last one is left out while the clock was set back a little; after a larger
         step back the series begins anew."""
-        if self.written - BACK_STEPS <= step <= self.written:
+        if is_left_out(step, self.written):
             return
         if not self.written < step < self.written + STEPS:
             self._columns = [_UNKNOWN[:] for _ in self._columns]

@@ -59,6 +59,13 @@ HIGHEST: Final = 2**32 - 1
 
 Key = TypeVar("Key", bound="Hashable")
 
+
+def is_left_out(step: int, last: int) -> bool:
+    """Return whether a step is not sampled because the clock was set back a little: `last` is the
+    last step that was. What happens meanwhile belongs to the next step that is sampled."""
+    return last - BACK_STEPS <= step <= last
+
+
 GAUGES_FROM: Final = WIDTH - len(GAUGES)
 """Where the gauges stand in a point."""
 
@@ -238,9 +245,8 @@ class SeriesTable:
     # Sampling
 
     def begin(self, step: int) -> bool:
-        """Begin to sample a step that is over; return False if it is not to be sampled, because the
-        clock was set back. What is counted then belongs to the next step that is."""
-        if self._last - BACK_STEPS <= step <= self._last:
+        """Begin to sample a step that is over; return False if it is left out."""
+        if is_left_out(step, self._last):
             return False
         if step < self._last:
             self._begin_anew()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from maitred.metrics.gauge_series import GaugeSeries
 from maitred.metrics.histogram import SHORT_BOUNDS
 from maitred.metrics.points import STEP_SECONDS, quantile
+from maitred.metrics.series import is_left_out
 from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.gauge_series import GaugesShown
@@ -77,7 +78,9 @@ class ShardGauges:
         self.requests = RequestTable(handlers={Opcode.SHARD_SERIES: self._show})
 
     async def sample(self, step: int) -> None:
-        """Add what happened since the step before."""
+        """Add what happened since the step that was added last."""
+        if is_left_out(step, self._series.written):
+            return
         before, now = self._before, self._totals()
         self._before = now
         seconds = now.at - before.at

@@ -83,12 +83,11 @@ class ShardSeries:
         while True:
             now = self._partitions.wall_clock()
             await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
-            await self.sample()
+            now = self._partitions.wall_clock()
+            await self.sample(int((now + EARLY_SECONDS) // STEP_SECONDS) - 1)
 
-    async def sample(self) -> None:
-        """Measure the step that is over by the wall clock."""
-        now = self._partitions.wall_clock()
-        step = int((now + EARLY_SECONDS) // STEP_SECONDS) - 1
+    async def sample(self, step: int) -> None:
+        """Measure a step that is over."""
         for sample in (self._sample, *(one.sample for one in self._samplers)):
             with self._shard.failures_logged("series not sampled"):
                 await sample(step)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.metrics.gauge_series import GaugeTable
 from maitred.metrics.points import STEP_SECONDS
+from maitred.metrics.series import is_left_out
 from maitred.node.request_table import RequestTable, restrict_to_readable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.gauge_series import GaugesShown
@@ -53,6 +54,8 @@ class WorkerSeries:
 
     async def sample(self, step: int) -> None:
         """Add what the workers reported last."""
+        if is_left_out(step, self._last):
+            return
         found: dict[bytes, Attendance] = {}
         async for owned in self._roots():
             for session, one in owned.partition.presence.workers.items():
