@@ -168,7 +168,9 @@ def test_the_nodes_of_the_compose_file_start(
     }
     for key in environment:
         monkeypatch.delenv(key, raising=False)
-    context = up.make_context("up", list(arguments))
+    # Without the program as its parent, click would remember other names of --help for the command.
+    program_context = click.Context(cli, info_name="maitred", **cli.context_settings)
+    context = up.make_context("up", list(arguments), parent=program_context)
     given = {
         key: value
         for key, value in context.params.items()
