@@ -267,10 +267,26 @@ def test_results_are_kept_as_long_as_was_asked() -> None:
 
 def test_no_more_results_are_kept_than_fit() -> None:
     driver = Driver(results_kept=3, results_bytes=100)
-    for size in (1, 1, 1, 1, 99):
+    for size, kept in ((1, 1), (1, 2), (1, 3), (1, 3), (98, 2), (100, 0)):
         driver.add()
-        driver.finish(driver.take_one(), body=b"x" * size)
-    assert len(driver.partition.results.outcomes) == 2
+        run = driver.take_one()
+        driver.finish(run, body=b"x" * size)
+        assert len(driver.partition.results.outcomes) == kept
+        if kept:  # the oldest are dropped first, and a 64th of the bytes, which is one, stays free
+            assert driver.wait_for(run.sequence).value.body == b"x" * size
+
+
+def test_the_last_results_are_kept_however_many_there_were() -> None:
+    driver = Driver(results_kept=640)
+    runs = []
+    for _ in range(3_000):
+        driver.add()
+        runs.append(driver.take_one())
+        driver.finish(runs[-1])
+        assert len(driver.partition.results.outcomes) <= 640
+    for run in runs[-630:]:
+        assert driver.wait_for(run.sequence).value.status == "done"
+    assert isinstance(driver.wait_for(runs[-641].sequence).value, TaskForgotten)
 
 
 def test_a_result_that_is_to_last_is_in_the_store() -> None:

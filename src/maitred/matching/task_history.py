@@ -151,10 +151,11 @@ class EndedTasks:
         "_kept",
         "_key",
         "_memory",
+        "_refilled_at",
+        "_room",
         "is_stored",
+        "keeps_at",
         "most",
-        "refilled_at",
-        "room",
         "seconds",
         "unstored",
     )
@@ -170,9 +171,11 @@ class EndedTasks:
         self.unstored: deque[QueueTask] = deque()
         """Tasks that the store does not have and is to get, in the order of their ends. While it
         cannot take them they go with the tasks that are kept, so no more of them wait."""
-        self.room = 0
+        self._room = 0
         """How many more tasks are kept before the next refill."""
-        self.refilled_at = -inf
+        self._refilled_at = -inf
+        self.keeps_at = inf
+        """The loop's time from which on a task that ends is kept; until then `add` does nothing."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -184,7 +187,8 @@ class EndedTasks:
         """Keep at most `most` tasks from now on, each for `seconds` after its end; have those that
         end from now on stored, or not."""
         if most != self.most:
-            self.most, self.room, self.refilled_at = most, 0, -inf
+            self.most, self._room, self._refilled_at = most, 0, -inf
+            self.keeps_at = -inf if most else inf
         self.seconds = seconds
         while len(self._kept) > most:
             self._drop_oldest()
@@ -194,9 +198,13 @@ class EndedTasks:
 
     def add(self, task: QueueTask, status: EndStatus, now: float) -> None:
         """Keep a task that ends now, unless too many ended in this second."""
-        if self.room <= 0 and not self._refill(now):
+        if now < self.keeps_at:
             return
-        self.room -= 1
+        if not self._room:
+            self._refill(now)
+        self._room -= 1
+        if not self._room:
+            self.keeps_at = self._refilled_at + REFILL_SECONDS
         most = self.most
         task.status = status
         task.ended = now
@@ -236,14 +244,12 @@ class EndedTasks:
             self.unstored.popleft()
             self._memory.lost += 1
 
-    def _refill(self, now: float) -> bool:
-        """Allow for further tasks, if a second has passed; return whether there is room for one."""
-        seconds = now - self.refilled_at
-        if seconds < REFILL_SECONDS:
-            return False
-        self.refilled_at = now
-        self.room = min(self.most, ceil(self.most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
-        return self.room > 0
+    def _refill(self, now: float) -> None:
+        """Allow for further tasks: a second or more has passed since the last refill."""
+        seconds = now - self._refilled_at
+        self._refilled_at = now
+        self._room = min(self.most, ceil(self.most * min(seconds / KEPT_FOR_SECONDS, 1.0)))
+        self.keeps_at = -inf
 
     def get(self, sequence: int, now: float) -> QueueTask | None:
         """Return a task that ended, unless it is forgotten."""

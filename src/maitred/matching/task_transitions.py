@@ -23,7 +23,7 @@ from maitred.matching.task import (
     Ticket,
 )
 from maitred.matching.task_ends import Ended
-from maitred.matching.task_history import REFILL_SECONDS, attempt_of
+from maitred.matching.task_history import attempt_of
 
 if TYPE_CHECKING:
     from maitred.matching.ledger import Pending
@@ -265,17 +265,15 @@ class OwnTasks:
             self.never_written += 1
         retention = task.terms.retention
         failed = status == "failed"
-        if not failed:  # a failed one is a dead letter, which has its history
-            history = self.ended_tasks
-            # Otherwise `add` returns at once: without a call for each task.
-            if history.room > 0 or now - history.refilled_at >= REFILL_SECONDS:
-                history.add(task, status, now)
+        # A failed one is a dead letter, which has its history. `EndedTasks.add` asks, too: so there
+        # is no call for each task.
+        if not failed and now >= self.ended_tasks.keeps_at:
+            self.ended_tasks.add(task, status, now)
         stored = retention > kept.memory_seconds and kept.is_stored(sequence, body, now)
-        leaves_a_trace = stored or failed
         store_fails = self._health.problem is not None
-        if leaves_a_trace and (failed or not store_fails):
-            ledger.keep_waiting(task, failed=failed)
-        if leaves_a_trace:
+        if stored or failed:
+            if failed or not store_fails:
+                ledger.keep_waiting(task, failed=failed)
             ledger.remove_with_trace(task, ticket, now)
             is_written = True
         else:
