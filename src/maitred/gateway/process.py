@@ -9,7 +9,6 @@ address, as the user that the address names.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -26,7 +25,13 @@ from maitred.node.control import Ready, StartGateway
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard_requests import part_states
-from maitred.node.supervisor_link import SupervisorLink, raise_file_limit, run_child, set_title
+from maitred.node.supervisor_link import (
+    SupervisorLink,
+    raise_file_limit,
+    run_child,
+    set_title,
+    spare_the_collector,
+)
 from maitred.protocol.access import ProcessState
 from maitred.security.audit_log import audit_log
 from maitred.security.exposed_files import warn_of_exposed_files
@@ -51,22 +56,10 @@ same time, on a machine that may be busy. It goes on trying."""
 SERVICE: Final = "maitred-gateway"
 """Name of this process for receivers of telemetry."""
 
-COLLECT_AFTER: Final = 20_000
-"""How many new objects start a garbage collection: a few hundred requests in progress have as many,
-and a collection of them costs more than it frees."""
-
 
 def default_name() -> str:
     """Return the host name and process id, by which people recognise the gateway."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def spare_the_collector() -> None:
-    """Make garbage collections rare. Objects that exist at the start stay; those of a request are
-    freed by reference counting. Only closed connections leave cycles, so few collections do."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
 # Of a node

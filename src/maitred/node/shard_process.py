@@ -24,7 +24,12 @@ from maitred.node.node_membership import node_tls
 from maitred.node.shard import Shard
 from maitred.node.shard_metrics import ShardMetrics
 from maitred.node.shard_place import SERVICE
-from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
+from maitred.node.supervisor_link import (
+    SupervisorLink,
+    run_child,
+    set_title,
+    spare_the_collector,
+)
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
 from maitred.store.engines import connect_membership, open_store
@@ -91,6 +96,7 @@ async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
         await shard.start()
     except OSError as problem:
         raise _cannot_listen(start, problem) from problem
+    spare_the_collector()
     await link.say(Ready())
     is_orphan = await stopped
     if is_orphan:
