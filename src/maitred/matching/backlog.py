@@ -170,6 +170,8 @@ class Backlog:
         self._memory = memory
         known = first_sequence - 1 if stored else 0
         self.lines = tuple(Line(known, memory) for _ in range(PRIORITIES))
+        self._last = self.lines[-1]
+        """The line that `pop` took a task from last."""
         self.ready = 0
         """Tasks in memory that wait for an offer."""
 
@@ -244,19 +246,15 @@ class Backlog:
 
     def pop(self) -> QueueTask:
         """Take out the next task, which there must be; the caller changes its state."""
-        for line in self.lines:
-            if line.back:
-                task = line.pop_back()
-            elif line.tasks:
-                task = line.tasks.popitem(last=False)[0]
-            else:
-                continue
-            size = len(task.payload)
-            line.bytes -= size
-            self._memory.used -= size
-            self.ready -= 1
-            return task
-        raise LookupError("the backlog is empty")
+        line = self._last
+        if line.back or len(line.tasks) != self.ready:  # other lines may come first
+            line = self._last = next(one for one in self.lines if one.waiting)
+        task = line.pop_back() if line.back else line.tasks.popitem(last=False)[0]
+        size = len(task.payload)
+        line.bytes -= size
+        self._memory.used -= size
+        self.ready -= 1
+        return task
 
     def waiting(self) -> Iterator[QueueTask]:
         """Yield all tasks that are READY, in their order."""

@@ -12,6 +12,10 @@ WORK_BOUNDS: Final = (
 """Bounds in seconds for how long tasks wait and run: from an idle worker's wait to an hour. Each is
 a series for each queue that is named, so they are few."""
 
+SHORTEST_WORK: Final = WORK_BOUNDS[0]
+"""The first bound in seconds, under which most run times are that are many: where each microsecond
+counts, code compares with it before it searches the bounds."""
+
 SHORT_BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0),

@@ -248,24 +248,26 @@ class FrameDecoder:
         new = tuple.__new__  # Frame(...) calls this, by way of a function in Python
         named, grows = self._named, isinstance(buffer, bytearray)
         frames: list[Any] = []
+        append, header = frames.append, HEADER_BYTES
         parts: tuple[Any, ...]
         if self._large is not None:
             if self._missing or not most:
                 return frames
             parts = (*self._large, b"".join(self._parts))
-            frames.append(new(Frame, parts) if named else parts)
+            append(new(Frame, parts) if named else parts)
             self._large, self._parts = None, []
             most -= 1
-        while most and size - at >= HEADER_BYTES:
+        body = at + header
+        while most and body <= size:
             seen, flags, stream, opcode, length = unpack(buffer, at)
             if seen != version or not 0 <= length <= limit:
                 self._refuse(seen, stream, length)
                 break
-            end = at + HEADER_BYTES + length
+            end = body + length
             if end > size:
                 if length > LARGE_BYTES:
                     self._large = (flags, stream, opcode)
-                    self._parts = [memoryview(buffer)[at + HEADER_BYTES :]]
+                    self._parts = [memoryview(buffer)[body:]]
                     self._missing = end - size
                     self.waiting_bytes = size - at
                     self._buffer, self._at = b"", 0
@@ -274,9 +276,10 @@ class FrameDecoder:
             if grows:
                 self._buffer = buffer = bytes(buffer)  # so that the slices below are bytes
                 grows = False
-            parts = (flags, stream, opcode, buffer[at + HEADER_BYTES : end])
-            frames.append(new(Frame, parts) if named else parts)
+            parts = (flags, stream, opcode, buffer[body:end])
+            append(new(Frame, parts) if named else parts)
             at = end
+            body = end + header
             most -= 1
         else:
             if most and at < size and buffer[at] != version:

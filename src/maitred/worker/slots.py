@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArguments
-from maitred.metrics.histogram import WORK_BOUNDS
+from maitred.metrics.histogram import SHORTEST_WORK, WORK_BOUNDS
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
 from maitred.telemetry.tracing import TaskId
 from maitred.trace_context import NOT_RECORDED
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from maitred.worker.execution import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
-
-
-SHORTEST: Final = WORK_BOUNDS[0]
-"""The first bound of run times in seconds, under which most of those are that are many."""
 
 
 class WorkerSlots:
@@ -179,7 +175,7 @@ class WorkerSlots:
         self.capacity.ended(execution, now, good=ending[0] == DONE)
         runs, seconds = execution.origin.runs, now - execution.begun_at
         # `Histogram.add`, without a call for each task.
-        runs.counts[0 if seconds <= SHORTEST else bisect_left(WORK_BOUNDS, seconds)] += 1
+        runs.counts[0 if seconds <= SHORTEST_WORK else bisect_left(WORK_BOUNDS, seconds)] += 1
         runs.total += seconds
         if execution.span is not None:
             execution.end_span(execution.span, ending)
