@@ -20,9 +20,10 @@ from msgspec import msgpack
 import maitred
 from maitred.errors import MaitredError
 from maitred.matching.records import PartitionKey, Terms
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksListed
 from maitred.protocol.messages import encode
-from maitred.protocol.queries import Queries, QueriesFound, QueryFilter, Watched
+from maitred.protocol.queries import Attend, Queries, QueriesFound, QueryFilter, Watched
 from maitred.protocol.tasks import (
     FAILED,
     Add,
@@ -128,6 +129,9 @@ async def secrets(
         stored.dead[broken.sequence] = broken._replace(body=damaged)
         await boss.request(DeadLetters(*here.at(), "list"), SECONDS)  # sets the broken one aside
         await until(lambda: bool(stored.damaged))
+        plain = Attend(*("n", row(7).queue, 1, 0, 0), SESSION, "ant", "127.0.0.1:4000", 8, 2)
+        plain.signature = encode_shape(HandlerShape("ask", [("text", "str", True)]))
+        await boss.request(plain, SECONDS)  # the texts of its queries are not hidden
         reporting = asyncio.ensure_future(here.report_forever())
         try:
             yield here

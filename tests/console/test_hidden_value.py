@@ -49,6 +49,9 @@ RUN = 6
 """Consecutive characters that count as a part of it, as `redaction.RUN_LETTERS` promises."""
 
 QUEUES = ("payments", "receipts", "gates", "quotes", "rows")
+UNSERVED = "quotas"
+"""A queue of queries that no worker has ever served."""
+
 NAMED = ("gateway", "sequence")
 STATES = ("running", "waiting", "delayed", "dead", "done", "cancelled", "ended")
 
@@ -189,6 +192,10 @@ def call(gateway: str, environment: dict[str, str], places: Places) -> dict[str,
     places.add("HTTP error of a query", post(f"{gateway}/v1/vault/queues/quotes/query", bad))
     # An error of a stream comes at its end, after the rows.
     places.add("HTTP rows", post(f"{gateway}/v1/vault/queues/rows/query", [SHOWN, SECRET]))
+    # No handler has announced what it hides: a misspelt name, or workers that are still to come.
+    refused = post(f"{gateway}/v1/vault/queues/{UNSERVED}/query", by_name)
+    assert json.loads(refused)["error"]["code"] == "unknown-queue", refused
+    places.add("HTTP error of an unserved query", refused)
     # An argument that does not fit is quoted by validators.
     misfit = {"order": 7, "card": {"number": SECRET}}
     places.add("HTTP misfit", post(f"{gateway}/v1/vault/queues/payments/tasks", misfit))
@@ -238,6 +245,7 @@ def by_command(environment: dict[str, str], ids: dict[str, str], places: Places)
     admin("queue dead list", "queue", "dead", "list", "vault/payments")
     admin("queue dead show", "queue", "dead", "show", "vault/payments", number)
     listed = admin("query list", "query", "list")
+    assert f'"queue": "{UNSERVED}"' in listed
     gateways, sequences = (re.findall(rf'"{name}": "?(\w+)', listed) for name in NAMED)
     for sequence in map("/".join, zip(gateways, sequences, strict=True)):
         admin("query show", "query", "show", sequence)
@@ -270,7 +278,10 @@ def by_http(gateway: str, ids: dict[str, str], places: Places) -> None:
         namespace, queue, place = one.split("/", 2)
         path = f"/v1/{namespace}/queues/{queue}/tasks/{place}/history?reveal=true"
         places.add("HTTP history", fetch(f"{gateway}{path}"))
-    for path in ("queues", "workers", "problems", "nodes", "series", "vault/queries", "me"):
+    assert f'"queue":"{UNSERVED}"' in places.add(
+        "HTTP queries", fetch(f"{gateway}/v1/vault/queries")
+    )
+    for path in ("queues", "workers", "problems", "nodes", "series", "me"):
         places.add(f"HTTP {path}", fetch(f"{gateway}/v1/{path}"))
     places.add("HTTP openapi", fetch(f"{gateway}/openapi.json"))
 
@@ -315,7 +326,8 @@ def by_console(browser: Browser, gateway: str, ids: dict[str, str], places: Plac
             places.add("console", page.content())
         look("#/dead/vault/payments", "vault/payments", "LookupError")
         look("#/workers", "Workers", "teller")
-        look("#/queries/vault", "Queries", "quotes")
+        look("#/queries/vault", "Queries", UNSERVED)
+        one.sees("quotes")
         places.add("answers to the console", page.evaluate("window.answers.join('')"))
 
 

@@ -22,7 +22,7 @@ LATER = b"\x81\xa4form\x02"
         ([HIDING], False),
         ([OPEN, HIDING], False),
         ([OPEN, LATER], False),
-        ([], True),
+        ([], False),
         (None, False),
     ],
 )
