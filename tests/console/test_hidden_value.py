@@ -98,7 +98,7 @@ def test_a_hidden_value_is_found_nowhere(browser: Browser, tmp_path: Path) -> No
     places = Places()
     settings = tmp_path / "node.toml"
     audit, data = tmp_path / "audit", tmp_path / "data"
-    settings.write_text(f'[audit]\nwhen = "always"\ndirectory = "{audit}"\nqueries = "hash"\n')
+    settings.write_text(f'[audit]\nwhen = "always"\ndirectory = "{audit}"\nqueries = "text"\n')
     options = ("--config", str(settings), "--log-level", "debug")
     with started_receiver() as receiver, ExitStack() as stack:
         received = Received(receiver)
@@ -160,6 +160,8 @@ def test_a_hidden_value_is_found_nowhere(browser: Browser, tmp_path: Path) -> No
     damaged_letters(settings, data, places)
     for file in audit.iterdir():
         places.add("audit log", file.read_text())
+    for queue in ("quotes", "rows", UNSERVED):
+        assert re.search(f'"target": "vault/{queue}", "query_sha256"', places.seen["audit log"])
     places.check(
         shown={
             *("log of the worker", "task list", "task show", "queue dead show", "problems"),
@@ -373,14 +375,14 @@ def damaged_letters(settings: Path, data: Path, places: Places) -> None:
         _, listed = admin("auditor", "damaged list", "damaged", "list", queue, "--json")
         rows = [one["id"] for one in json.loads(listed)["rows"]]
         assert rows
+        export = ("damaged", "export", "--to", str(target), queue)
         for one in rows:
             for form in ((), ("--json",)):
                 admin("auditor", "damaged show", "damaged", "show", queue, one, *form)
             admin("auditor", "damaged retry", "damaged", "retry", queue, one)
-            export = ("damaged", "export", queue, one, "--to", str(target))
-            status, told = admin("auditor", "damaged export", *export)
+            status, told = admin("auditor", "damaged export", *export, one)
             assert (status != 0, "'admin'" in told, target.exists()) == (True, True, False), told
-        status, _ = admin("boss", "damaged export", *export)
+        status, _ = admin("boss", "damaged export", *export, rows[0])
         assert status == 0
         assert SECRET.encode() in target.read_bytes(), "there was something to see"
         assert node.stop() == 0
