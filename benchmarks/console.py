@@ -1,4 +1,4 @@
-"""What a page of the console costs at scale: `python -m benchmarks.console`, some ten minutes.
+"""What a page of the console costs at scale: `python -m benchmarks.console`.
 
 A real node of one shard with its gateway has 10,000 queues, 1,000 workers, and a queue with 200,000
 dead letters. Chromium opens one page after another, and scrolls it. Then each answer that the page

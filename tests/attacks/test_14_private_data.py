@@ -20,9 +20,10 @@ from msgspec import msgpack
 import maitred
 from maitred.errors import MaitredError
 from maitred.matching.records import PartitionKey, Terms
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.inspection import ListTasks, ShowTask, TasksListed
 from maitred.protocol.messages import encode
-from maitred.protocol.queries import Queries, QueriesFound, QueryFilter, Watched
+from maitred.protocol.queries import Attend, Queries, QueriesFound, QueryFilter, Watched
 from maitred.protocol.tasks import (
     FAILED,
     Add,
@@ -128,6 +129,9 @@ async def secrets(
         stored.dead[broken.sequence] = broken._replace(body=damaged)
         await boss.request(DeadLetters(*here.at(), "list"), SECONDS)  # sets the broken one aside
         await until(lambda: bool(stored.damaged))
+        plain = Attend(*("n", row(7).queue, 1, 0, 0), SESSION, "ant", "127.0.0.1:4000", 8, 2)
+        plain.signature = encode_shape(HandlerShape("ask", [("text", "str", True)]))
+        await boss.request(plain, SECONDS)  # the texts of its queries are not hidden
         reporting = asyncio.ensure_future(here.report_forever())
         try:
             yield here
@@ -194,7 +198,7 @@ async def test_no_answer_has_what_only_some_may_see(tmp_path: Path, shards: int)
             seen = [await answer_to(client, message) for message in whole(here, first)]
             assert [SECRET.encode() in answer for answer, _ in seen] == [
                 *(True, True),  # the message of the failure; it, and the payload
-                *(False, True),  # no body in a list
+                *(False, user == "boss"),  # a list has no bodies, and `reveal` is not enough
                 *(True, True, True, True),
             ], user
             dead = DeadLetters(*here.at(), "show", [first], reveal=False)
@@ -234,6 +238,13 @@ async def test_what_is_left_still_says_what_happened(tmp_path: Path) -> None:
         assert msgpack.decode(letter.failure, type=Failure) == Failure("CardError", "")
         assert (letter.payload, letter.payload_bytes) == (b"", len(PAYLOAD))
         assert letter.withheld == "permission"
+        for user, sees in (("auditor", False), ("boss", True)):
+            client = await here.client(user)
+            rows = await client.request(
+                DamagedRows(*here.at(), "show", [("dead", first + 1)]), SECONDS
+            )
+            assert isinstance(rows, DamagedRowsFound)
+            assert (SECRET.encode() in rows.rows[0].body) == sees
         auditor = await here.client("auditor")
         whole = await auditor.request(DeadLetters(*here.at(), "show", [first]), SECONDS)
         assert isinstance(whole, DeadLettersFound)

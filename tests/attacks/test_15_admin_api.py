@@ -18,8 +18,9 @@ from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.admin import BODIES
 from maitred.gateway.http.listener import HttpListener
 from maitred.gateway.http.routes import ROUTES
-from maitred.protocol.handler_shapes import HandlerShape
-from maitred.protocol.queries import Queries, QueriesFound
+from maitred.matching.signatures import SIGNATURES_MAX
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
+from maitred.protocol.queries import Attend, Queries, QueriesFound
 from maitred.protocol.tasks import Failure
 from maitred.settings import GatewaySettings, Node
 from maitred.surroundings import Surroundings
@@ -101,17 +102,27 @@ async def test_no_answer_has_more_than_its_user_may_see(tmp_path: Path) -> None:
 @in_a_loop
 async def test_the_text_of_a_query_does_not_tell_what_its_handler_hides(tmp_path: Path) -> None:
     """The handler of the mails hides the card, so the whole text of its queries is left out. Of the
-    third queue no handler is known."""
+    queue `unserved` no handler is known, and of `many` the one that hides comes after as many
+    others as the root remembers."""
     async with admin_stage(tmp_path) as here:
         client = await here.client()
         await here.attend(client, "mails")
         await here.attend(client, "plain", shape=PLAIN)
         await here.add(client, "unserved", [[1]])
+        others = [HandlerShape(f"look{at}", PLAIN.parameters) for at in range(SIGNATURES_MAX)]
+        hiding = HandlerShape("look", PLAIN.parameters, ["second"])
+        for number, shape in enumerate([*others, hiding]):
+            message = Attend(
+                *here.at("many"), b"secret%010d" % number, "bee", "127.0.0.1:4000", 8, 2
+            )
+            message.signature = encode_shape(shape)
+            await client.request(message, 20)
         headers = ("Maitred-Timeout: 0.05",)
-        for queue in ("mails", "plain", "unserved"):
+        for queue in ("mails", "plain", "unserved", "many"):
             path = f"/v1/shop/queues/{queue}/query"
             await here.call("POST", path, [1, HIDDEN], user="customer", headers=headers)
-        expected = {"mails": "[hidden]", "plain": f'[1,"{HIDDEN}"]', "unserved": f'[1,"{HIDDEN}"]'}
+        expected = dict.fromkeys(("mails", "unserved", "many"), "[hidden]")
+        expected["plain"] = f'[1,"{HIDDEN}"]'
         for user in ("boss", "auditor", "customer"):
             rows = (await here.get("/v1/shop/queries", user=user))["queries"]
             assert {row["queue"]: row["query"] for row in rows} == expected, user

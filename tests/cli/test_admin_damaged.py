@@ -103,7 +103,7 @@ def test_a_body_that_the_user_may_not_see_is_not_exported(
         body_bytes=40,
         body=b"",
     )
-    monkeypatch.setattr(admin_damaged, "_row", lambda *_: row)
+    monkeypatch.setattr(admin_damaged, "_row", lambda *_, **__: row)
     target = tmp_path / "row"
     command = ["admin", "queue", "damaged", "export", QUEUE, "0/5/dead", "--to", str(target)]
     done = CliRunner().invoke(cli, command, standalone_mode=False)

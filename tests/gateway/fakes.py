@@ -23,6 +23,8 @@ from maitred.dispatch.query_table import QueryTable
 from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
+from maitred.protocol.tasks import Signatures, SignaturesFound
 from maitred.security.audit_log import audit_log
 from maitred.settings import GatewaySettings, Node, Querying
 from maitred.surroundings import Surroundings
@@ -160,6 +162,32 @@ REFUSED: dict[str, MaitredError] = {
     "full": errors.Overloaded("Too much.", retry_after=2.2),
     "bug": cast("MaitredError", ZeroDivisionError("a bug")),
 }
+
+
+PLAIN = encode_shape(HandlerShape("ask", [("text", "str", True)]))
+HIDING = encode_shape(HandlerShape("ask", [("text", "str", True)], ["text"]))
+"""What workers announce whose handlers hide nothing, and an argument."""
+
+
+class FakeNode:
+    """A node whose workers have announced these signatures for every queue."""
+
+    def __init__(self, announced: list[bytes]) -> None:
+        self.announced = announced
+        self.answers = asyncio.Event()
+        """While this is not set, its answers are on their way."""
+        self.answers.set()
+        self.asked = 0
+
+    async def request(self, message: object, _timeout: float | None = None) -> SignaturesFound:
+        assert isinstance(message, Signatures)
+        self.asked += 1
+        found = SignaturesFound(self.announced)
+        await self.answers.wait()
+        return found
+
+    async def close(self) -> None:
+        pass
 
 
 @dataclass

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec import msgpack
 
-from maitred.protocol.tasks import Signatures, SignaturesFound
-from tests.gateway.fakes import Answer, Opened, get, open_door, post, query, until
+from tests.gateway.fakes import (
+    PLAIN,
+    Answer,
+    FakeNode,
+    Opened,
+    get,
+    open_door,
+    post,
+    query,
+    until,
+)
 
 if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
@@ -340,17 +349,6 @@ def test_pages_of_others_may_not_ask_where_there_are_no_users() -> None:
     assert asked(query("echo", b"[1]", "Origin: http://localhost")).status == 200
 
 
-class NodeWithoutSignatures:
-    """A node whose queues no handler has ever served."""
-
-    async def request(self, message: object, _timeout: float | None = None) -> SignaturesFound:
-        assert isinstance(message, Signatures)
-        return SignaturesFound([])
-
-    async def close(self) -> None:
-        pass
-
-
 def test_the_query_table_can_be_read_and_queries_cancelled() -> None:
     async def scenario() -> None:
         async with open_door() as place:
@@ -361,7 +359,7 @@ def test_the_query_table_can_be_read_and_queries_cancelled() -> None:
             (row,) = json.loads((await ask(place, get(path))).body)["queries"]
             # Nobody can say what its handler hides.
             assert (row["query"], row["status"]) == ("[hidden]", "waiting")
-            place.gateway.client = cast("AsyncClient", NodeWithoutSignatures())
+            place.gateway.client = cast("AsyncClient", FakeNode([PLAIN]))
             (row,) = json.loads((await ask(place, get(path))).body)["queries"]
             assert (row["query"], row["status"]) == ("select 1", "waiting")
             elsewhere = await ask(place, get("/v1/other/queries"))

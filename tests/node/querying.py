@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import maitred
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
+from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.queries import (
     Allocate,
     Attend,
@@ -44,6 +45,8 @@ WORKER_SECRET = b"secret of worker"
 WORKER = session_of_secret(WORKER_SECRET)
 SECONDS = 20.0
 """For what is going to come."""
+ROW_QUEUE = "q"
+"""The queue of the queries that `row` makes up."""
 TURNS = 50
 """Of the loop: more than a request takes to its shard, by way of another one."""
 
@@ -87,6 +90,13 @@ class Stage:
         message = Attend(*self._at(partition), WORKER_SECRET, "ant", "127.0.0.1:4000", 8, 2, state)
         message.limit, message.limit_reason, message.blocked = 5, "waiting", 3
         return message
+
+    async def serve_plainly(self, client: AsyncClient, namespace: str) -> None:
+        """Be a worker, until its order, of the queue of `row`, whose handler hides nothing."""
+        at = (namespace, ROW_QUEUE, 1, 0, 0)
+        message = Attend(*at, WORKER_SECRET, "ant", "127.0.0.1:4000", 8, 2)
+        message.signature = encode_shape(HandlerShape("ask", [("text", "str", True)]))
+        await client.request(message, SECONDS)  # the first is answered at once
 
     def workers(self, action: Any = "list", worker: str = "") -> Workers:  # noqa: ANN401
         return Workers(*self._at(), action, worker)
@@ -173,7 +183,7 @@ def row(sequence: int, namespace: str = "n", received_at: float = 1.0) -> QueryR
         user="alice",
         connection="1.2.3.4:5",
         namespace=namespace,
-        queue="q",
+        queue=ROW_QUEUE,
         query="select",
         priority=2,
         status="running",

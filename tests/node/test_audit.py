@@ -95,6 +95,9 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             DeadLetters(*at, "drop", [1, 2]),
             DeadLetters(*at, "list"),
             DamagedRows(*at, "retry", [("dead", 1)], body=SECRET.encode()),
+            DamagedRows(*at, "list"),
+            DamagedRows(*at, "show", [("dead", 2)]),
+            DamagedRows(*at, "show", [("dead", 3)], reveal=False),
             DeleteQueue(*at[:1], "other", *at[2:], force=True),
             here.workers("offline", "ant"),
             here.workers(),
@@ -119,6 +122,7 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             ("control set", name, {"settings": {"rate_per_second": 5}, "of_user": "boss"}),
             ("dead drop", name, {"sequences": [1, 2], "partition": 0}),
             ("damaged retry", name, {"rows": [["dead", 1]], "body_bytes": len(SECRET)}),
+            ("damaged show", name, {"rows": [["dead", 2]]}),
             ("delete", "n/other", {"force": True}),
             ("workers offline", name, {"worker": "ant"}),
             ("queries cancel", None, {"filter": {"user": "ann", "most": 100}}),
@@ -131,7 +135,15 @@ async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
             assert one["from"].startswith("127.0.0.1:")
             assert {**one, **details} == one
         looks = (
-            *("control show", "dead list", "workers list", "workers", "describe", "queries list"),
+            *(
+                "control show",
+                "dead list",
+                "damaged list",
+                "workers list",
+                "workers",
+                "describe",
+                "queries list",
+            ),
             *("queues", "status", "list tasks", "show task"),
         )
         for action in looks:

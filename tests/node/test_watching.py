@@ -144,6 +144,8 @@ async def test_who_reads_sees_no_text_and_cancels_nothing(tmp_path: Path) -> Non
     async with stage(tmp_path, users=USERS) as one:
         alice, rita = await one.client("alice", "a"), await one.client("rita", "r")
         carol = await one.client("carol", "c")
+        for namespace in ("n", "m"):
+            await one.serve_plainly(alice, namespace)
         rows = [row(1, "n"), row(2, "m")]
         for each in rows:
             each.error = "ValueError: no such card"

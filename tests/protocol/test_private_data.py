@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from maitred.matching.signatures import FURTHER
 from maitred.protocol.handler_shapes import HandlerShape, encode_shape
 from maitred.protocol.private_data import HIDDEN_TEXT, without_hidden
 from tests.node.querying import row
@@ -22,7 +23,8 @@ LATER = b"\x81\xa4form\x02"
         ([HIDING], False),
         ([OPEN, HIDING], False),
         ([OPEN, LATER], False),
-        ([], True),
+        ([OPEN, FURTHER], False),
+        ([], False),
         (None, False),
     ],
 )

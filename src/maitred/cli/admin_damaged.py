@@ -106,11 +106,12 @@ async def _ask(
     *,
     ignore_checksum: bool = False,
     body: bytes = b"",
+    reveal: bool = False,
 ) -> DamagedRowsFound:
     from maitred.protocol.tasks import DamagedRows
 
     rows = [(one.kind, one.first) for one in ids]
-    message = DamagedRows(*queue, partition, 0, action, rows, PAGE, ignore_checksum, body)
+    message = DamagedRows(*queue, partition, 0, action, rows, PAGE, ignore_checksum, body, reveal)
     return cast("DamagedRowsFound", await client.request(message))
 
 
@@ -131,13 +132,17 @@ def export(
     target: str,
     node: AskedNode,
 ) -> None:
-    """Write the body of a damaged row of QUEUE to a file, to look at it or to mend it."""
+    """Write the body of a damaged row of QUEUE to a file, to look at it or to mend it.
+
+    A body has whole tasks, with the arguments that their handlers hide: it takes the permission
+    `admin`, and the audit log records it.
+    """
     which = RowId.parse(id)
-    row = _row(node, queue, which)
+    row = _row(node, queue, which, reveal=True)
     if not row.body and row.body_bytes:
         raise PermissionDenied(
-            f"To export {which}, a user needs the permission 'reveal'.",
-            remedy="Ask an operator of the node for it.",
+            f"To export {which}, a user needs the permission 'admin'.",
+            remedy="Ask a user who has it to export the row.",
         )
     if not row.body:
         raise InvalidArgument(
@@ -153,8 +158,10 @@ def export(
     click.echo(f"{units.size(len(row.body))} of {which} written to {target}.")
 
 
-def _row(node: AskedNode, queue: QueueId, which: RowId) -> DamagedRow:
-    found = node.ask(lambda client: _ask(client, queue, which.partition, "show", [which]))
+def _row(node: AskedNode, queue: QueueId, which: RowId, *, reveal: bool = False) -> DamagedRow:
+    found = node.ask(
+        lambda client: _ask(client, queue, which.partition, "show", [which], reveal=reveal)
+    )
     if not found.rows:
         raise InvalidArgument(
             f"{label(queue)} has no damaged row {which}.",

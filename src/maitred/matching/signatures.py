@@ -17,8 +17,9 @@ SIGNATURES_MAX: Final = 16
 """Most different signatures of one queue. A deployment adds one. A worker that announces new ones
 without end causes a row of at most 64 KiB, and turns the check off for this queue only."""
 
-ANYTHING: Final = b""
-"""The signature of a handler that accepts any arguments, or announces none."""
+FURTHER: Final = b"\xc1"
+"""Stands for all signatures beyond those that are remembered. It is no msgpack, so clients read it
+like one of a later release: the handler may accept any arguments, and may hide any."""
 
 SIGNATURES_ROW: Final = 0
 """Where the row of the signatures stands among the results of the root. No task has this number:
@@ -60,7 +61,7 @@ class QueueSignatures:
         if signature not in seen:
             self._forget(moment)
             if len(seen) >= SIGNATURES_MAX:
-                signature = ANYTHING
+                signature = FURTHER
             self._dirty = self._dirty or signature not in seen
         seen[signature] = moment
 

@@ -1,7 +1,8 @@
 """The requests of clients that the audit log records, and the fields of their records.
 
 Every request that needs `operate` or `admin`, or has an action that does, is recorded, unless the
-table names it as one that only looks: a request that is added to the protocol is recorded, too.
+table names it as one that only looks: a request that is added to the protocol is recorded, too. So
+is a look at the bodies of damaged rows, the only answer that has what handlers hide.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from maitred.node.operator_admission import LOOKS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Queries
 from maitred.protocol.requests import PartitionRequest
+from maitred.protocol.tasks import DamagedRows
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
@@ -44,7 +46,7 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOri
     """Record a request that needs a permission which its user has. The node's own gateway says for
     which user it asks, and from where."""
     action = getattr(message, "action", "")
-    is_look = message.opcode in LOOKS_ONLY or action in LOOKS
+    is_look = message.opcode in LOOKS_ONLY or (action in LOOKS and not _shows_bodies(message))
     if is_look or message.opcode in LATER or (message.permission == "read" and not action):
         return
     name = message.opcode.name.lower().replace("_", " ")
@@ -76,6 +78,11 @@ def tell_of_refusal(
         allowed=False,
         details={"reason": problem.sentence},
     )
+
+
+def _shows_bodies(message: AnyRequest) -> bool:
+    """Return whether the answer has the bodies of damaged rows, for a user who may see them."""
+    return isinstance(message, DamagedRows) and message.action == "show" and message.reveal
 
 
 def _target_of(message: AnyRequest) -> str:

@@ -1,8 +1,9 @@
 """Admits the requests of operators at the shard that receives them.
 
 The class of a request names the least permission that it needs. Here is what depends on the rest of
-it: an action that changes something needs `operate`, and private data are answered only to users
-with `reveal`. The node's own gateway has every permission, and checks its callers by itself: it
+it: an action that changes something needs `operate`, private data are answered only to users with
+`reveal`, and the bodies of damaged rows, which have hidden values as well, only to users with
+`admin`. The node's own gateway has every permission, and checks its callers by itself: it
 names them in what it asks, and asks for private data only for those who may see them.
 """
 
@@ -51,10 +52,14 @@ def _require(message: Any, connection: RequestOrigin, permission: Permission) ->
         raise denied(connection.user or None, permission, message.namespace)
 
 
-def _limit_reveal(message: Any, connection: RequestOrigin) -> None:  # noqa: ANN401 - a request
-    """Take the wish for private data back unless the user may see them."""
+def _limit_reveal(
+    message: Any,  # noqa: ANN401 - a request
+    connection: RequestOrigin,
+    permission: Permission = "reveal",
+) -> None:
+    """Take the wish for private data back unless the user has the permission to see them."""
     allows = connection.permissions.allows
-    message.reveal = message.reveal and allows(message.namespace, "reveal")
+    message.reveal = message.reveal and allows(message.namespace, permission)
 
 
 def _restrict(message: Queues, connection: RequestOrigin) -> None:
@@ -84,7 +89,7 @@ def _dead(message: DeadLetters, connection: RequestOrigin) -> None:
 def _damaged(message: DamagedRows, connection: RequestOrigin) -> None:
     if message.action not in LOOKS:
         _require(message, connection, "admin" if message.body else "operate")
-    _limit_reveal(message, connection)
+    _limit_reveal(message, connection, "admin")
 
 
 def _list_tasks(message: ListTasks, connection: RequestOrigin) -> None:

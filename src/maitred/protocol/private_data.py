@@ -51,7 +51,7 @@ def without_hidden(
 ) -> list[QueryRow]:
     """Return the rows without the texts of queries whose handlers hide an argument. `signatures`
     are those of the queues; None, or missing: they are not known, so the texts are left out."""
-    hiding = {name: _may_hide(told) for name, told in signatures.items()}
+    hiding = {name: may_hide(told) for name, told in signatures.items()}
     return [
         structs.replace(row, query=HIDDEN_TEXT)
         if row.query and hiding.get((row.namespace, row.queue), True)
@@ -60,11 +60,11 @@ def without_hidden(
     ]
 
 
-def _may_hide(announced: list[bytes] | None) -> bool:
-    """Whether handlers that have announced this may hide an argument: one does, or it told that in
-    a form of a later release, or what they announced is not known. A queue that no worker served in
-    the last day has no handlers: its queries are refused, and operators need to see them."""
-    if announced is None:
+def may_hide(announced: list[bytes] | None) -> bool:
+    """Return whether handlers that have announced this may hide an argument: one does, or announced
+    it in a form of a later release, or nothing is known. Nothing is known of a queue that no worker
+    served in the last day, and None stands for a queue whose root did not answer."""
+    if not announced:
         return True
     told = [one for one in announced if one]
     shapes = known_shapes(told)

@@ -684,8 +684,8 @@ class DamagedRows(PartitionRequest, array_like=True, gc=False):
     body: bytes = b""
     """For a retry of one row: its repaired body; empty: the body that was kept."""
     reveal: bool = True
-    """Whether to answer with the content of rows; the shard that the client is connected to takes
-    it back unless the user has the permission `reveal`."""
+    """Whether `show` answers with the bodies of rows, hidden arguments included; the shard that the
+    client is connected to takes it back unless the user has the permission `admin`."""
 
 
 class DamagedRow(Struct, kw_only=True):

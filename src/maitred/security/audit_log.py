@@ -125,10 +125,11 @@ class AuditLog:
         allowed: bool = True,
         kind: Kind = "action",
         details: Mapping[str, Any] | None = None,
+        at: float | None = None,
     ) -> None:
         """Record that the user did this to the target, from that address. `allowed` says whether it
         was permitted, not whether it succeeded. `details` are further facts that JSON can hold, and
-        never a secret."""
+        never a secret. `at` is when it was done, in seconds since 1970; by default now."""
         kind = kind if allowed else "refused"
         if len(self._pending) >= PENDING_MAX:
             self._bound.dropped[kind] += 1
@@ -137,11 +138,11 @@ class AuditLog:
         if not self._bound.allows(kind, self._loop.time()):
             self.counts["dropped"] += 1
             return
-        at = self._wall_clock()
+        now = self._wall_clock()
         if self._bound.dropped:
-            self._add(at, DROPPED, {"dropped": self._bound.told()}, allowed=True)
+            self._add(now, DROPPED, {"dropped": self._bound.told()}, allowed=True)
         fields = {"user": user, "from": str(source), "target": target, **(details or {})}
-        self._add(at, action, fields, allowed=allowed)
+        self._add(now if at is None else at, action, fields, allowed=allowed)
 
     def _add(self, at: float, action: str, fields: dict[str, Any], *, allowed: bool) -> None:
         self._pending.append(encode_record(at, action, fields, allowed=allowed))

@@ -48,8 +48,9 @@ class Audit(Schema, frozen=True, kw_only=True):
 
     queries: Advanced[Literal["none", "hash", "text"]] = "none"
     """What is recorded of queries over HTTP: nothing, a SHA-256 hash of their arguments, or the
-    arguments. They may be personal data, and one record per query fills the files soon. The
-    arguments of a native client's queries bypass the node, and are never recorded."""
+    arguments; of these only the hash if a handler of the queue hides any, or no handler is known.
+    They may be personal data, and one record per query fills the files soon. The arguments of a
+    native client's queries bypass the node, and are never recorded."""
 
     file_bytes: Advanced[Annotated[int, Meta(ge=4096)]] = 16 * 2**20
     """A file that would grow beyond this is closed and the next one begun: some 80,000 records."""

@@ -24,7 +24,7 @@ QUEUES_LOOKED_UP: Final = 200
 """Most queues whose handlers are looked up for one list; the texts of others are left out."""
 
 LOOK_UP_SECONDS: Final = 1.0
-"""How long the roots of these queues have to answer."""
+"""How long the root of a queue has to answer what its handlers hide."""
 
 
 class QueryViews:
@@ -44,17 +44,22 @@ class QueryViews:
         if not caller.allows(namespace, "reveal"):
             rows = [one if one.user == caller.user else public_query(one) for one in rows]
         names = queues_with_texts(rows)[:QUEUES_LOOKED_UP]
-        known = await asyncio.gather(*(self._signatures(*name) for name in names))
+        known = await asyncio.gather(
+            *(announced_signatures(self._gateway, *name) for name in names)
+        )
         return ListedQueries(without_hidden(rows, dict(zip(names, known, strict=True))))
 
-    async def _signatures(self, namespace: str, queue: str) -> list[bytes] | None:
-        """Return what the handlers of a queue have announced; None if that cannot be found out."""
-        message = Signatures(namespace, queue, TASKS, 0, 0)
-        try:
-            answer = await self._gateway.requester().request(message, LOOK_UP_SECONDS)
-        except MaitredError:
-            return None
-        return cast("SignaturesFound", answer).signatures
+
+async def announced_signatures(
+    gateway: RequestingGateway, namespace: str, queue: str
+) -> list[bytes] | None:
+    """Return what the handlers of a queue have announced; None if that cannot be found out."""
+    message = Signatures(namespace, queue, TASKS, 0, 0)
+    try:
+        answer = await gateway.requester().request(message, LOOK_UP_SECONDS)
+    except MaitredError:
+        return None
+    return cast("SignaturesFound", answer).signatures
 
 
 def restrict_to_own(caller: AdminCaller, wanted: QueryFilter, permission: Permission) -> None:

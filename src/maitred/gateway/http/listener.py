@@ -112,6 +112,8 @@ class HttpListener:
         self._users_seen = 1
         """The generation of the users for which all requests in progress were last checked."""
         self._server: asyncio.Server | None = None
+        self._queries: QueryRoutes | None = None
+        """The handlers of queries, once there is a gateway."""
         self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._for_here_only = True
@@ -158,7 +160,7 @@ class HttpListener:
         self._ignores_credentials = not self.guard.required
         """Whether to log, once, that credentials are ignored because there are no users."""
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(gateway), Pages(self)
-        self._pages = pages
+        self._queries, self._pages = queries, pages
         admin, console = AdminRoutes(gateway), ConsoleFiles()
         self._live = LiveRoutes(self, admin.views)
         self._handlers = {
@@ -253,6 +255,8 @@ class HttpListener:
             self._handshakes.close()
         for task in list(self._tasks):
             task.cancel()
+        if self._queries is not None:
+            self._queries.close()
         for connection in list(self.connections):
             connection.release()
             connection.transport.abort()

@@ -16,6 +16,7 @@ from maitred.errors import MaitredError, UnknownQuery
 from maitred.gateway.admin.caller import AdminCaller
 from maitred.gateway.admin.query_views import restrict_to_own
 from maitred.gateway.http.answers import CancelledQuery
+from maitred.gateway.http.audited_queries import AuditedQueries
 from maitred.gateway.http.formats import (
     AS_EVENTS,
     AS_JSON,
@@ -27,7 +28,6 @@ from maitred.gateway.http.formats import (
 )
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.protocol.queries import QueryFilter
-from maitred.security.audit_records import query_fields
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,8 +74,10 @@ class QueryRoutes:
         self._names: dict[str, bytes] = {}
         self._traces = listener.gateway.surroundings.tracing is not None
         audit = listener.gateway.guard.audit
-        self._audit = None if audit is None or audit.queries == "none" else audit
-        """The audit log if it records queries, else None."""
+        self._audited: AuditedQueries | None = None
+        """Records queries; None if the audit log does not."""
+        if audit is not None and audit.queries != "none":
+            self._audited = AuditedQueries(audit, listener.gateway, listener.spawn)
 
     def query(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
@@ -99,8 +101,10 @@ class QueryRoutes:
             do_not_queue = given.get("Maitred-Do-Not-Queue", do_not_queue)
         payload = arguments(request.body, packed=packed)
         request.body = b""
-        if self._audit is not None:
-            self._tell_of_query(connection, request, f"{namespace}/{queue}", payload)
+        user = identity.name if identity is not None else ""
+        if self._audited is not None:
+            source = connection.source
+            self._audited.tell(namespace, queue, payload, user=user, source=source)
         ask = Ask(
             namespace=namespace,
             queue=queue,
@@ -110,7 +114,7 @@ class QueryRoutes:
             idempotent=idempotent,
             do_not_queue=do_not_queue,
             rows=not form.gather,
-            user=identity.name if identity is not None else "",
+            user=user,
             connection=connection.name,
         )
         if b"traceparent" in headers:
@@ -120,20 +124,10 @@ class QueryRoutes:
         request.running = running
         running.then(partial(self._came, connection, request, running, form))
 
-    def _tell_of_query(
-        self, connection: HttpConnection, request: HttpRequest, target: str, payload: bytes
-    ) -> None:
-        audit = self._audit
-        if audit is not None:
-            identity = request.identity
-            audit.record(
-                "query",
-                user=identity.name if identity is not None else "",
-                source=connection.source,
-                target=target,
-                kind="query",
-                details=query_fields(audit.queries, payload),
-            )
+    def close(self) -> None:
+        """Record the queries whose records wait: the listener closes."""
+        if self._audited is not None:
+            self._audited.close()
 
     def _came(
         self,
