@@ -184,5 +184,5 @@ class HistoryMachine(RuleBasedStateMachine):
             assert ended._memory.lost == 0
 
 
-HistoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+HistoryMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
 test_histories = HistoryMachine.TestCase
