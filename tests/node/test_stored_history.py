@@ -129,6 +129,25 @@ async def test_a_restart_shows_the_same(tmp_path: Path, engine: Engine) -> None:
 
 
 @in_a_loop
+async def test_a_restart_shows_the_last_tasks_of_a_busy_partition(tmp_path: Path) -> None:
+    history = History(tasks=1_500, stored=True)
+    async with shop(tmp_path, Simulated(), history=history) as one:
+        async with one.client() as client:
+            ended: list[int] = []
+            for _ in range(4):
+                await add(client, 500)
+                runs = await take(client, 500)
+                await finish(client, runs)
+                ended += [run.sequence for run in runs]
+        for restarts in (False, True):
+            if restarts:
+                assert await one.restart()
+            async with one.client() as client:
+                found = await listed(client, "ended")
+            assert sorted(row.sequence for row in found) == ended[-1_500:]
+
+
+@in_a_loop
 async def test_it_is_set_live_and_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
