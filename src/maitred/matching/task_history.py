@@ -144,7 +144,8 @@ class EndedTasks:
     without an index: a task may be added for each that ends, and is looked for when an operator
     asks.
 
-    Where they are written to the store, these are the last `most` that ended, without exception.
+    Where they are written to the store, these are the last `most` that ended, without exception,
+    as far as the memory of the shard goes.
 
     In memory only, a partition that ends tens of thousands of tasks a second would keep the last
     milliseconds, and pay for it: every task would leave the processor's caches before it is
@@ -257,8 +258,8 @@ class EndedTasks:
 
     def _drop_unstored(self, now: float) -> None:
         """Give up on storing tasks that memory has dropped. One that is among the last `most` and
-        has not expired is lost: there was no room for it. Minus infinity if it is lost even though
-        it expired."""
+        has not expired is lost: there was no room for it. With minus infinity for `now`, one that
+        has expired is lost, too."""
         unstored = self.unstored
         while len(unstored) > len(self._kept):
             task = unstored.popleft()
