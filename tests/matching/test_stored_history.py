@@ -8,9 +8,10 @@ import pytest
 
 from maitred.matching import stored_history
 from maitred.matching.controls import LiveSetting, QueueControls
-from maitred.matching.records import StoredHistoryRow, Terms
+from maitred.matching.records import PartitionKey, StoredHistoryRow, Terms
 from maitred.matching.stored_history import HistoryReading
-from maitred.matching.task_history import PAYLOAD_BYTES, kept_bytes
+from maitred.matching.task import OVER, QueueTask
+from maitred.matching.task_history import PAYLOAD_BYTES, TaskHistories, kept_bytes
 from maitred.settings import History
 from tests.matching import listing
 from tests.matching.driver import DONE, FAILED, Driver
@@ -169,20 +170,20 @@ def test_histories_leave_room_for_tasks() -> None:
     assert write(driver) == 10
 
 
-def test_what_is_not_stored_goes_with_what_memory_drops() -> None:
+def test_only_the_last_tasks_that_wait_are_stored() -> None:
+    """Those before are beyond `history.tasks`, and so are not lost."""
     driver = Driver(history=History(tasks=5, stored=True))
     history, ended = driver.partition.stored_history, driver.partition.ended_tasks
     end(driver, 4)
     taken = history.take(driver.now)
     assert taken is not None
-    history.not_stored(taken)
+    history.not_stored(taken, driver.now)
     again = history.take(driver.now)
     assert again is not None
     assert [task.sequence for task in again.tasks] == [task.sequence for task in taken.tasks]
     end(driver, 4)  # while the commit is under way
-    history.not_stored(again)
+    history.not_stored(again, driver.now)
     assert len(ended.unstored) == 5
-    assert ended._memory.lost == 3
     last = history.take(driver.now)
     assert last is not None
     driver.store.write(last.changes)
@@ -190,7 +191,127 @@ def test_what_is_not_stored_goes_with_what_memory_drops() -> None:
     history.stored(last)
     assert len(ended.unstored) == 2
     assert write(driver) == 2
-    assert ended._memory.lost == 5, "two were dropped while they were written"
+    assert ended._memory.lost == 0
+
+
+def test_tasks_for_which_memory_has_no_room_are_lost_before_they_are_stored() -> None:
+    driver = Driver(history=History(tasks=1_000, stored=True))
+    ended = driver.partition.ended_tasks
+    end(driver, 2)
+    write(driver)
+    end(driver, 5)
+    ended._memory.most_bytes = ended._memory.used
+    end(driver, 2)
+    assert (len(ended), len(ended.unstored)) == (7, 7)
+    assert ended._memory.lost == 0, "those that were dropped are stored"
+    end(driver, 3)
+    assert ended._memory.lost == 3
+    taken = driver.partition.stored_history.take(driver.now)
+    assert taken is not None
+    end(driver, 1)
+    driver.store.write(taken.changes)
+    driver.partition.stored_history.stored(taken)
+    assert ended._memory.lost == 3, "the one that was dropped meanwhile is stored"
+    taken = driver.partition.stored_history.take(driver.now)
+    assert taken is not None
+    end(driver, 7)
+    driver.partition.stored_history.not_stored(taken, driver.now)
+    assert ended._memory.lost == 4
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_what_expires_before_it_is_stored_is_lost_if_another_owner_was_asked(
+    *, is_loaded: bool
+) -> None:
+    histories = TaskHistories(ANY_SIZE)
+    key = PartitionKey("shop", "mails", 1, 0)
+    ended = histories.of(key)
+    ended.limit_to(10, 60.0, is_stored=True)
+    for number in range(3):
+        ended.add(QueueTask(number, 2, Terms(), b"", 0.0, OVER), "done", 10.0 * number)
+    histories.forget_expired(75.0, [key] if is_loaded else [])
+    assert (len(ended), len(ended.unstored)) == (1, 1)
+    assert histories.memory.lost == (0 if is_loaded else 2)
+
+
+def test_all_that_end_are_kept_where_they_are_stored() -> None:
+    """In memory only, a busy partition keeps a sample."""
+    driver = Driver(history=History(tasks=50))
+    kept = driver.partition.ended_tasks
+
+    def ends_now() -> int:
+        """How many of a hundred tasks that end now are kept."""
+        driver.pass_time(0.1)
+        driver.add(100)
+        driver.finish(*driver.take("w", 100))
+        return sum(one.task.ended == driver.now for one in listing.ended(driver, 1_000))
+
+    def store(*, value: bool) -> None:
+        live = {"history.stored": LiveSetting(value=value)}
+        driver.partition.set_controls(QueueControls(version=9, settings=live), driver.now)
+
+    assert [ends_now() for _ in range(3)] == [50, 0, 0]
+    store(value=True)
+    assert [ends_now() for _ in range(3)] == [50, 50, 50]
+    driver.pass_time(0.1)
+    assert write(driver) == 50
+    assert kept.keeps_at <= driver.now
+    store(value=False)
+    assert [ends_now() for _ in range(3)] == [50, 0, 0]
+    assert kept.keeps_at > driver.now, "most ends cost a comparison"
+
+
+def test_a_busy_partition_stores_tasks_although_all_that_it_keeps_have_just_ended() -> None:
+    """Whenever a row is to be written, the ends of the last tasks are not, and the tasks before
+    were pushed out by these."""
+    driver = Driver(history=History(tasks=3, stored=True), hold_seconds=0.0)
+    driver.auto_commit = False
+    second = []
+    for number in range(4):
+        driver.add(5)
+        driver.commit()
+        runs = driver.take("w", 5)
+        driver.finish(*runs)
+        second.append([run.sequence for run in runs[-3:]])
+        assert write(driver) == (3 if number else 0), "of the second before"
+        driver.pass_time(1.0)
+        assert len(driver.partition.ended_tasks.row) == 3, "no more are kept besides"
+    driver.crash()
+    read(driver)
+    assert [one.task.sequence for one in listing.ended(driver, 9)] == second[-2][::-1]
+
+
+def test_a_partition_that_is_let_go_leaves_the_row_that_it_was_to_write_to_memory() -> None:
+    driver = Driver(history=STORED)
+    end(driver, 3)
+    kept = driver.partition.ended_tasks
+    assert driver.partition.stored_history.take(driver.now) is not None
+    assert (len(kept.row), len(kept.unstored)) == (3, 0)
+    driver.partition.leave()
+    assert (len(kept.row), len(kept.unstored)) == (0, 3)
+
+
+def test_a_task_that_is_in_two_rows_takes_the_place_of_no_other() -> None:
+    driver = Driver(history=History(tasks=10, stored=True))
+    history = driver.partition.stored_history
+    end(driver, 10)
+    write(driver)
+    end(driver, 5)
+    taken = history.take(driver.now)
+    assert taken is not None
+    driver.store.write(taken.changes)
+    history.not_stored(taken, driver.now, maybe=True)
+    end(driver, 2)
+    assert write(driver) == 7
+    before = [one.task.sequence for one in listing.ended(driver, 10)]
+    driver.crash()
+    read(driver)
+    assert [one.task.sequence for one in listing.ended(driver, 10)] == before
+    end(driver, 1)
+    write(driver)
+    driver.crash()
+    read(driver)
+    assert [one.task.sequence for one in listing.ended(driver, 10)][1:] == before[:-1]
 
 
 def test_rows_that_cannot_be_read_are_left_out() -> None:
@@ -286,7 +407,7 @@ def test_a_partition_that_comes_back_has_each_task_once() -> None:
     taken = driver.partition.stored_history.take(driver.now)
     assert taken is not None
     driver.store.write(taken.changes)
-    driver.partition.stored_history.not_stored(taken)  # as when the answer is lost
+    driver.partition.stored_history.not_stored(taken, driver.now)  # as when the answer is lost
     write(driver)
     assert len(rows(driver)) == 2
     kept = driver.partition.ended_tasks

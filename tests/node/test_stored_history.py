@@ -11,15 +11,26 @@ from msgspec import msgpack
 
 from maitred.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.matching import stored_history
+from maitred.matching.task_history import PAYLOAD_BYTES
 from maitred.node import caretaker, stored_histories, writer
 from maitred.protocol.inspection import ListTasks
-from maitred.protocol.tasks import DONE, ControlQueue, DeleteQueue, End, Finish, Offer, Revoke
+from maitred.protocol.tasks import (
+    DONE,
+    Add,
+    ControlQueue,
+    DeleteQueue,
+    End,
+    Finish,
+    Offer,
+    Revoke,
+)
 from maitred.settings import History
 from tests.node.in_process import in_a_loop, until
 from tests.node.members import Town, in_town
 from tests.node.shops import shop
 from tests.node.test_controls import add as added_to
 from tests.node.test_inspection import (
+    KNOWN,
     QUEUE,
     SESSION,
     add,
@@ -118,6 +129,25 @@ async def test_a_restart_shows_the_same(tmp_path: Path, engine: Engine) -> None:
 
 
 @in_a_loop
+async def test_a_restart_shows_the_last_tasks_of_a_busy_partition(tmp_path: Path) -> None:
+    history = History(tasks=1_500, stored=True)
+    async with shop(tmp_path, Simulated(), history=history) as one:
+        async with one.client() as client:
+            ended: list[int] = []
+            for _ in range(4):
+                await add(client, 500)
+                runs = await take(client, 500)
+                await finish(client, runs)
+                ended += [run.sequence for run in runs]
+        for restarts in (False, True):
+            if restarts:
+                assert await one.restart()
+            async with one.client() as client:
+                found = await listed(client, "ended")
+            assert sorted(row.sequence for row in found) == ended[-1_500:]
+
+
+@in_a_loop
 async def test_it_is_set_live_and_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,15 +197,82 @@ async def test_a_history_that_cannot_be_stored_stops_no_task(
             assert "history not stored" in one.node.log.events("warning")
             assert stored(one) == 0
             assert len(await listed(client, "ended")) == 12
-            await set_live(client, "history.tasks", value=5)
+            await set_live(client, "history.tasks", value=10)
+            assert len(await listed(client, "ended")) == 10
+            memory = one.node.shard._partitions.histories.memory  # type: ignore[union-attr]
+            memory.most_bytes = memory.used * 6 // 10
+            await end_in(client, "mails")
             said = one.node.log.lines
             await until(lambda: FORGOTTEN in [event for _, event, _ in said])
-            assert [fields["tasks"] for _, event, fields in said if event == FORGOTTEN] == [7]
+            lost = [fields["tasks"] for _, event, fields in said if event == FORGOTTEN]
+            assert lost == [4], "those beyond the number are not lost"
             monkeypatch.setattr(store, "commit", commit)
-            await until(lambda: stored(one) == 5)
+            await until(lambda: stored(one) == 6)
         assert await one.restart()
         async with one.client() as client:
-            assert len(await listed(client, "ended")) == 5
+            assert len(await listed(client, "ended")) == 6
+
+
+@in_a_loop
+async def test_a_history_for_which_quotas_have_no_room_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    made = shop(tmp_path, Simulated(), history=STORED, stored_bytes=1_000)
+    async with made as one, one.client() as client:
+        await end_some(client)
+        said = one.node.log.lines
+        await until(lambda: "history not stored" in [event for _, event, _ in said])
+        (told,) = [fields for _, event, fields in said if event == "history not stored"]
+        assert (told["queue"], told["error"]) == ("mails", writer.NO_ROOM)
+        assert stored(one) == 0
+        assert len(await listed(client, "ended")) == 4
+
+
+@in_a_loop
+async def test_a_row_that_cannot_be_written_for_now_is_left_to_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory bounds what it keeps; a row is kept besides."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 1e6)
+    async with shop(tmp_path, Simulated(), history=STORED, hold_seconds=0.0) as one:
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        async with one.client() as client:
+            await end_some(client)
+            (owned,) = partitions.owned.values()
+            kept = owned.partition.ended_tasks
+            kept.fill_row(3, 10**6)
+            assert (len(kept.row), len(kept.unstored)) == (3, 1)
+            monkeypatch.setattr(owned.partition.health, "problem", StoreUnavailable("Away."))
+            commit = await partitions.writer.write_histories([owned])
+            assert (commit.has_rows, commit.idle) == (False, [owned])
+            assert (len(kept.row), len(kept.unstored)) == (0, 4)
+            monkeypatch.undo()
+            await partitions.stored_histories.write()
+            assert stored(one) == 4
+
+
+@in_a_loop
+async def test_large_arguments_of_what_is_over_are_left_out_and_the_list_says_so(
+    tmp_path: Path,
+) -> None:
+    async with shop(tmp_path, Simulated(), history=STORED) as one:
+        payload = msgpack.encode(["x" * PAYLOAD_BYTES])
+        async with one.client() as client:
+            await client.request(Add(*QUEUE, 0, 0, 1, [payload], terms=KNOWN), SECONDS)
+            await finish(client, await take(client, 1))
+        for restarts in (False, True):
+            if restarts:
+                assert await one.restart()
+            async with one.client() as client:
+                (row,) = await listed(client, "ended", reveal=True)
+                told = row.arguments, row.withheld, row.payload_bytes
+                assert told == (None, "forgotten", len(payload))
+                shown = (await show(client, row.sequence)).task
+                assert (shown.arguments, shown.withheld) == (None, "forgotten")
+                left = (await change(client, "again", row.sequence)).left
+                assert left == {row.sequence: "forgotten"}
 
 
 @pytest.mark.parametrize("is_written", [False, True])

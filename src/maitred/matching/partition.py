@@ -415,6 +415,7 @@ class Partition(PartitionState):
             tokens += [answer.token for answer in pending.answers]
         for quota in self.quotas:
             quota.leave(self.ledger)
+        self.ended_tasks.empty_row(-inf)
         if not self.is_written:
             self.ended_tasks.forget_unless(lambda sequence: not self.ledger.is_left(sequence))
         self.backlog.forget()

@@ -3,7 +3,8 @@
 A queue can have its tasks written to the store when they are over (`history.stored`), so that they
 are shown after a restart. The tasks are those that memory keeps, `EndedTasks`, so one description
 of what is kept, and one list, serve both: the rows are read once into memory, before the first look
-after the partition was loaded.
+after the partition was loaded. If more than `history.tasks` end between two commits, those before
+the last ones are written no more: they would expire at once.
 
 Rows are written by a commit of their own, about a second after the ends. A task never waits for
 that commit and never fails with it; a full disk or a quota costs the history only. Tasks whose ends
@@ -18,7 +19,7 @@ more than that. A row is sealed with a checksum; one that cannot be read is left
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice, takewhile
+from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,7 +28,6 @@ from msgspec import Struct, field, msgpack
 from maitred.matching.ledger import SEGMENT_BYTES, SEGMENT_TASKS
 from maitred.matching.records import (
     ROW_BYTES,
-    TASK_BYTES,
     UNREADABLE,
     Changes,
     Record,
@@ -40,7 +40,7 @@ from maitred.matching.records import (
 )
 from maitred.matching.task import OVER, recalled
 from maitred.matching.task_ends import EndStatus  # noqa: TC001 - msgspec reads it
-from maitred.matching.task_history import kept_bytes
+from maitred.matching.task_history import kept_bytes, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,6 +84,7 @@ class HistoryBlock(NamedTuple):
 
     number: int
     tasks: int
+    """Its tasks that are in no later row."""
     expires_at: float
     """When the row expires; infinity if it cannot be read."""
     ended_at: float
@@ -110,6 +111,8 @@ class HistoryReading(Struct, gc=False):
     """As many as memory may keep, the last one first."""
     bytes: int = 0
     """What these take in memory."""
+    seen: set[int] = field(default_factory=set)
+    """The tasks of all these rows: one may be in two, if the outcome of a commit was unknown."""
     damaged: int = 0
     """Rows that cannot be read."""
 
@@ -148,7 +151,9 @@ class StoredHistory:
         self._written = 0
         """Numbers of rows that this owner has used."""
         self._is_read = False
-        if ended.unstored:
+        self.lacks_room = False
+        """Whether a quota had no room to spare for the next row."""
+        if self.has_unstored:
             self.want_written()
 
     def __repr__(self) -> str:
@@ -177,8 +182,10 @@ class StoredHistory:
                 into.blocks.append(HistoryBlock(number, 0, inf, inf))
                 continue
             last = found.ended[-1].ended_at if found.ended else 0.0
-            into.blocks.append(HistoryBlock(number, len(found.ended), found.expires_at, last))
-            for one in reversed(found.ended):
+            fresh = [one for one in found.ended if one.record.sequence not in into.seen]
+            into.seen.update(one.record.sequence for one in fresh)
+            into.blocks.append(HistoryBlock(number, len(fresh), found.expires_at, last))
+            for one in reversed(fresh):
                 if len(into.tasks) >= ended.most or into.bytes >= most_bytes:
                     break
                 task = _task_of(one, wall)
@@ -199,7 +206,7 @@ class StoredHistory:
     @property
     def has_unstored(self) -> bool:
         """Whether tasks have ended that the store is to have and has not."""
-        return bool(self._ended.unstored)
+        return bool(self._ended.row or self._ended.unstored)
 
     def is_due(self, now: float) -> bool:
         """Return whether there is something to write: tasks that have ended, or rows that are to
@@ -253,27 +260,34 @@ class StoredHistory:
 
     def _next(self, now: float) -> list[QueueTask]:
         """Return the tasks of the next row; none if a quota has no room to spare."""
-        if not all(quota.has_spare(ROW_BYTES, now) for quota in self._quotas):
-            return []  # without a look at each task
-        is_left = self._ledger.is_left
+        ended, is_left = self._ended, self._ledger.is_left
         tasks: list[QueueTask] = []
-        size = 0
-        waiting = takewhile(lambda task: not is_left(task.sequence), self._ended.unstored)
-        for task in islice(waiting, SEGMENT_TASKS):
-            size += TASK_BYTES + len(task.payload) + len(task.failure) + len(task.past)
-            if tasks and size > SEGMENT_BYTES:
-                break
-            tasks.append(task)
-        if tasks and all(quota.has_spare(ROW_BYTES + size, now) for quota in self._quotas):
+        self.lacks_room = False
+        if not self.has_unstored:
             return tasks
-        return []
+        if self._has_spare(0, now):  # else without a look at each task
+            ended.fill_row(SEGMENT_TASKS, SEGMENT_BYTES)
+            tasks += takewhile(lambda task: not is_left(task.sequence), ended.row)
+        self.lacks_room = not self._has_spare(sum(map(stored_bytes, tasks)), now)
+        if self.lacks_room:
+            self.wait(now)
+            return []
+        return tasks
+
+    def _has_spare(self, size: int, now: float) -> bool:
+        """Return whether the quotas have room to spare for a row with tasks of so many bytes."""
+        return all(quota.has_spare(ROW_BYTES + size, now) for quota in self._quotas)
+
+    def wait(self, now: float) -> None:
+        """Leave the tasks of the next row to memory: they cannot be written for now."""
+        self._ended.empty_row(now)
 
     def stored(self, write: HistoryWrite) -> None:
         """Note that the commit is on disk."""
-        unstored = self._ended.unstored
-        written = {id(task) for task in write.tasks}
-        while unstored and id(unstored[0]) in written:
-            unstored.popleft()
+        row = self._ended.row
+        for task in write.tasks:
+            if row and row[0] is task:  # unless the setting was changed meanwhile
+                row.popleft()
         if write.block is not None:
             self._blocks.append(write.block)
             self._tasks += write.block.tasks
@@ -281,9 +295,10 @@ class StoredHistory:
         for quota in self._quotas:
             quota.wrote(added)
 
-    def not_stored(self, write: HistoryWrite, *, maybe: bool = False) -> None:
+    def not_stored(self, write: HistoryWrite, now: float, *, maybe: bool = False) -> None:
         """Note that nothing was written, or `maybe` something. The tasks are taken again, unless
         memory drops them, and written in another row: tasks that are in two are shown once."""
+        self.wait(now)
         self._blocks.extendleft(reversed(write.expired))
         self._tasks += sum(block.tasks for block in write.expired)
         if maybe and write.block is not None:

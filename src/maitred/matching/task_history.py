@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import DecodeError, Struct, msgpack, structs
 
 from maitred.matching.failures import kind_of, message_of
+from maitred.matching.records import TASK_BYTES as STORED_TASK_BYTES
 from maitred.matching.records import PartitionKey
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ DEFAULT_BYTES: Final = 64 * 2**20
 """Memory for the ended tasks of a shard, unless its settings say otherwise."""
 
 KEPT_FOR_SECONDS: Final = 10.0
-"""The tasks that ended of a busy partition are a sample of at least so many seconds."""
+"""The tasks that ended of a busy partition are a sample of at least so many seconds, if they are
+not stored."""
 
 REFILL_SECONDS: Final = 1.0
-"""How long the tasks that a busy partition keeps are counted together."""
+"""How long the tasks that such a partition keeps are counted together."""
 
 AttemptEnd = str
 """How an attempt ended: `failed`, `timed-out`, `lost`, `returned` or `stopped`."""
@@ -131,7 +133,8 @@ class HistoryMemory:
         self.unstored: dict[PartitionKey, None] = {}
         """Partitions whose stored history has to be changed, in the order in which that began."""
         self.lost = 0
-        """Tasks that were to be stored, and were dropped from memory before they were."""
+        """Tasks that were to be stored, and were dropped before they were, although they were among
+        the last `history.tasks` and had not expired."""
 
 
 class EndedTasks:
@@ -141,10 +144,13 @@ class EndedTasks:
     without an index: a task may be added for each that ends, and is looked for when an operator
     asks.
 
-    A partition that ends tens of thousands of tasks a second would keep the last milliseconds only,
-    and pay for it: every task would leave the processor's caches before it is dropped, which takes
-    5 to 8 % of the CPU time of all processes. So after `most` tasks, `most / KEPT_FOR_SECONDS` a
-    second are kept, and the others of that second are left out.
+    Where they are written to the store, these are the last `most` that ended, without exception,
+    as far as the memory of the shard goes.
+
+    In memory only, a partition that ends tens of thousands of tasks a second would keep the last
+    milliseconds, and pay for it: every task would leave the processor's caches before it is
+    dropped, which takes 5 to 8 % of the CPU time of all processes. So there, after `most` tasks,
+    `most / KEPT_FOR_SECONDS` a second are kept, and the others of that second are left out.
     """
 
     __slots__ = (
@@ -156,6 +162,7 @@ class EndedTasks:
         "is_stored",
         "keeps_at",
         "most",
+        "row",
         "seconds",
         "unstored",
     )
@@ -171,8 +178,12 @@ class EndedTasks:
         self.unstored: deque[QueueTask] = deque()
         """Tasks that the store does not have and is to get, in the order of their ends. While it
         cannot take them they go with the tasks that are kept, so no more of them wait."""
-        self._room = 0
-        """How many more tasks are kept before the next refill."""
+        self.row: deque[QueueTask] = deque()
+        """Tasks that ended before those, and are written next. They stay although later ones push
+        them out of the tasks that are kept: in a busy partition all that are kept may have ends
+        that no commit has written yet, whenever a row is to be written."""
+        self._room = 0.0
+        """How many more tasks are kept before the next refill; infinity if all are kept."""
         self._refilled_at = -inf
         self.keeps_at = inf
         """The loop's time from which on a task that ends is kept; until then `add` does nothing."""
@@ -181,23 +192,27 @@ class EndedTasks:
         return len(self._kept)
 
     def __repr__(self) -> str:
-        return f"<EndedTasks: {len(self._kept)} of {self.most}, {len(self.unstored)} unstored>"
+        unstored = len(self.row) + len(self.unstored)
+        return f"<EndedTasks: {len(self._kept)} of {self.most}, {unstored} unstored>"
 
     def limit_to(self, most: int, seconds: float, *, is_stored: bool) -> None:
         """Keep at most `most` tasks from now on, each for `seconds` after its end; have those that
         end from now on stored, or not."""
-        if most != self.most:
-            self.most, self._room, self._refilled_at = most, 0, -inf
+        if most != self.most or is_stored != self.is_stored:
+            self._room, self._refilled_at = inf if is_stored else 0, -inf
             self.keeps_at = -inf if most else inf
-        self.seconds = seconds
+        self.most, self.seconds, self.is_stored = most, seconds, is_stored
         while len(self._kept) > most:
             self._drop_oldest()
-        self.is_stored = is_stored
+        while len(self.unstored) > most:
+            self.unstored.popleft()
         if not is_stored:
+            self.row.clear()
             self.unstored.clear()
 
     def add(self, task: QueueTask, status: EndStatus, now: float) -> None:
-        """Keep a task that ends now, unless too many ended in this second."""
+        """Keep a task that ends now, unless it is kept in memory only and too many ended in this
+        second."""
         if now < self.keeps_at:
             return
         if not self._room:
@@ -225,24 +240,54 @@ class EndedTasks:
         kept.append(task)
         memory.used += size
         if self.is_stored:
-            self._have_stored(task)
+            unstored = self.unstored
+            unstored.append(task)
+            memory.unstored[self._key] = None  # `want_stored`, without a call for each task
+            if len(unstored) > most:
+                unstored.popleft()  # it is beyond the number, so it is not lost
         # Another partition may have filled the memory, or a large task came after small ones.
+        if memory.used > memory.most_bytes:
+            self._fit_memory(now)
+
+    def _fit_memory(self, now: float) -> None:
+        """Drop the oldest tasks until those of the shard are within their memory."""
+        memory, kept = self._memory, self._kept
         while memory.used > memory.most_bytes and kept:
             self._drop_oldest()
+        self._drop_unstored(now)
 
-    def _have_stored(self, task: QueueTask) -> None:
-        self.unstored.append(task)
-        self.want_stored()
-        self._lose_unstored()
+    def _drop_unstored(self, now: float) -> None:
+        """Give up on storing tasks that memory has dropped. One that is among the last `most` and
+        has not expired is lost: there was no room for it. With minus infinity for `now`, one that
+        has expired is lost, too."""
+        unstored = self.unstored
+        while len(unstored) > len(self._kept):
+            task = unstored.popleft()
+            if len(unstored) < self.most and task.ended + self.seconds > now:
+                self._memory.lost += 1
 
     def want_stored(self) -> None:
         """Have the shell look at the stored history of this partition."""
         self._memory.unstored[self._key] = None
 
-    def _lose_unstored(self) -> None:
-        if len(self.unstored) > len(self._kept):
-            self.unstored.popleft()
-            self._memory.lost += 1
+    def fill_row(self, most: int, most_bytes: int) -> None:
+        """Choose the tasks that are written next, unless some are chosen: at most so many and of so
+        many bytes, or one."""
+        if self.row:
+            return
+        row, unstored = self.row, self.unstored
+        size = 0
+        while unstored and len(row) < most:
+            size += stored_bytes(unstored[0])
+            if row and size > most_bytes:
+                break
+            row.append(unstored.popleft())
+
+    def empty_row(self, now: float) -> None:
+        """Have the tasks of the next row wait with the others, as long as memory keeps them."""
+        self.unstored.extendleft(reversed(self.row))
+        self.row.clear()
+        self._drop_unstored(now)
 
     def _refill(self, now: float) -> None:
         """Allow for further tasks: a second or more has passed since the last refill."""
@@ -278,14 +323,17 @@ class EndedTasks:
         kept = sorted([*reversed(fresh), *self._kept], key=attrgetter("ended"))
         self._kept.clear()
         self._kept += kept
-        while self._kept and (len(self._kept) > self.most or memory.used > memory.most_bytes):
+        while len(self._kept) > self.most:
             self._drop_oldest()
+        self._fit_memory(now)
 
-    def forget_expired(self, now: float) -> None:
-        """Forget the tasks that ended more than `history.seconds` ago."""
+    def forget_expired(self, now: float, *, is_loaded: bool = True) -> None:
+        """Forget the tasks that ended more than `history.seconds` ago. If the partition is not
+        loaded here, those that are not stored are lost: another owner did not have them."""
         kept, before = self._kept, len(self._kept)
         while kept and kept[0].ended + self.seconds <= now:
             self._drop_oldest()
+        self._drop_unstored(now if is_loaded else -inf)
         if self.is_stored and len(kept) < before:
             self.want_stored()  # their rows may expire later: `seconds` may have been lowered
 
@@ -298,23 +346,29 @@ class EndedTasks:
                 self._kept.append(task)
             else:
                 memory.used -= kept_bytes(task)
+        self.row = deque(task for task in self.row if is_over(task.sequence))
         self.unstored = deque(task for task in self.unstored if is_over(task.sequence))
 
     def clear(self) -> None:
         """Forget all of them: the queue was deleted."""
+        self.row.clear()
         self.unstored.clear()
         while self._kept:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         self._memory.used -= kept_bytes(self._kept.popleft())
-        self._lose_unstored()
 
 
 def kept_bytes(task: QueueTask) -> int:
     """Return how much a task that is over takes in memory."""
     size = TASK_BYTES + len(task.payload)
     return size + len(task.past) + len(task.failure) if task.past else size
+
+
+def stored_bytes(task: QueueTask) -> int:
+    """Return how much a task that is over takes in the store, at most."""
+    return STORED_TASK_BYTES + len(task.payload) + len(task.failure) + len(task.past)
 
 
 class TaskHistories:
@@ -337,8 +391,9 @@ class TaskHistories:
     def forget_expired(self, now: float, loaded: Container[PartitionKey]) -> None:
         """Forget tasks that ended long ago, and partitions that are not loaded and have none."""
         for key, ended in list(self._of.items()):
-            ended.forget_expired(now)
-            if not len(ended) and key not in loaded:
+            is_loaded = key in loaded
+            ended.forget_expired(now, is_loaded=is_loaded)
+            if not len(ended) and not is_loaded:
                 del self._of[key]
 
     def queue_deleted(self, key: PartitionKey) -> None:

@@ -139,7 +139,8 @@ COMMIT_ROWS: Final = Family(
 HISTORY_TASKS: Final = Family(
     "maitred_store_history_tasks_total",
     "counter",
-    "Tasks that ended in queues with a stored history, by outcome: stored, or lost before.",
+    "Tasks that ended in queues with a stored history, by outcome: stored, or lost before for want "
+    "of memory.",
     ("outcome", "shard"),
 )
 DAMAGED: Final = Family(

@@ -34,8 +34,8 @@ WRITTEN_AT_ONCE: Final = 100
 """Partitions whose histories are written with one commit, at most; each writes one row."""
 
 COMMITS_MAX: Final = 50
-"""Commits of histories in a row, before other periodic work of the shard is done. It is enough for
-what a partition with the highest `history.tasks` keeps a second."""
+"""Commits of histories in a row, before other periodic work of the shard is done. That is 50,000
+small tasks of one partition, more than a shard ends in the second until the next ones."""
 
 
 class RememberedPartitions(Protocol):

@@ -37,6 +37,9 @@ HISTORY_BYTES: Final = 4 * 2**20
 of tasks wait for some tens of milliseconds at most."""
 
 
+NO_ROOM: Final = "A quota, or the disk, has no room to spare for histories."
+
+
 class WrittenPartitions(Protocol):
     """The partitions that are told the outcome of commits."""
 
@@ -318,9 +321,7 @@ class Writer:
         for owned in due:
             if size >= HISTORY_BYTES:
                 break
-            is_here = self._partitions.owned.get(owned.key) is owned
-            can_write = is_here and owned.partition.health.problem is None
-            write = owned.partition.stored_history.take(now) if can_write else None
+            write = self._next_history(owned, now)
             if write is None:
                 idle.append(owned)
             else:
@@ -340,10 +341,24 @@ class Writer:
                 history.stored(write)
                 self.history_tasks += len(write.tasks)
             else:
-                history.not_stored(write, maybe=isinstance(outcome.problem, OutcomeUnknown))
+                is_unknown = isinstance(outcome.problem, OutcomeUnknown)
+                history.not_stored(write, self._shard.loop.time(), maybe=is_unknown)
         if outcome.problem is not None:
             self._history_warning.say(self._shard.loop.time(), error=outcome.problem)
         return HistoryCommit(has_rows=True, is_failed=outcome.problem is not None, idle=idle)
+
+    def _next_history(self, owned: Owned, now: float) -> HistoryWrite | None:
+        """Return what is to be written of a history; None if there is nothing, or not now."""
+        if self._partitions.owned.get(owned.key) is not owned:
+            return None
+        history = owned.partition.stored_history
+        if owned.partition.health.problem is not None:
+            history.wait(now)
+            return None
+        write = history.take(now)
+        if history.lacks_room:
+            self._history_warning.say(now, queue=owned.key.queue, error=NO_ROOM)
+        return write
 
     async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:
         """Have the store write the changes, and count how long it takes."""

@@ -99,8 +99,8 @@ class History(Schema, frozen=True, kw_only=True):
 
     tasks: Advanced[Annotated[int, Meta(ge=0, le=100_000)]] = 1_000
     """Most tasks that are over and that each partition keeps in memory; some 700 bytes each, with
-    arguments of up to 16 KiB. A partition in which more than a tenth of them end a second, for
-    longer than a burst, keeps a tenth a second and leaves the others out. 0: none."""
+    arguments of up to 16 KiB. Without `stored`, a partition in which more than a tenth of them end
+    a second, for longer than a burst, keeps a tenth a second and leaves the others out. 0: none."""
 
     seconds: Advanced[Seconds] = 3600.0
     """How long each of them is kept. All partitions of a shard together keep
@@ -108,8 +108,8 @@ class History(Schema, frozen=True, kw_only=True):
 
     stored: Advanced[bool] = False
     """Whether they are also written to the store, within a second or two, so that a partition that
-    is loaded again, or moves to another node, still has them. They count against the quotas of
-    stored bytes."""
+    is loaded again, or moves to another node, still has them. Then each partition keeps its last
+    `tasks` that ended, without leaving any out. They count against the quotas of stored bytes."""
 
 
 class QuerySettings(Schema, frozen=True, kw_only=True):
