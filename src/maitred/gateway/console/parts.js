@@ -248,6 +248,7 @@ export function confirm({ title, text, action, kind = "danger", fields = () => [
 export async function inPortions(title, portion, { verb = "done", counted = (answer) => answer.done ?? 0 } = {}) {
   let stopped = false;
   let over = false;
+  let cursor = null;
   let total = 0;
   let problemText = "";
   const left = new Map();
@@ -258,7 +259,7 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
       "div",
       { class: "dialog" },
       h("h2", {}, title),
-      h("p", { role: "status", "aria-live": "polite" }, `${count(total)} ${verb}${over ? "." : " so far…"}`),
+      h("p", { role: "status", "aria-live": "polite" }, `${count(total)} ${verb}${!over ? " so far…" : stopped && cursor !== null ? ", and stopped." : "."}`),
       over ? null : h("progress", { "aria-label": title }),
       left.size
         ? h(
@@ -277,7 +278,9 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
       ),
     );
   });
-  let cursor = null;
+  // Escape closes the dialog: what nobody sees any more does not go on.
+  let closed = false;
+  shown.then(() => (stopped = closed = true));
   try {
     do {
       const answer = await portion(cursor);
@@ -290,7 +293,8 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
     problemText = error.sentence ?? String(error);
   }
   over = true;
-  redraw();
+  if (closed) say(problemText || `${count(total)} ${verb}${cursor === null ? "" : ", and stopped"}.`, problemText ? "bad" : "");
+  else redraw();
   await shown;
   return total;
 }
