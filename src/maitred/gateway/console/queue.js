@@ -134,7 +134,10 @@ export class QueuePage {
       text: "Deletes the tasks for good. Those that run are left alone.",
       action: "Purge",
       typed: this.queue,
-      check: () => (states.size ? "" : "Choose at least one kind of task."),
+      check: ({ older }) => {
+        if (!states.size) return "Choose at least one kind of task.";
+        return older && states.has("delayed") ? "Delayed tasks have no age: purge them without one." : "";
+      },
       fields: (given) => [
         h(
           "fieldset",
@@ -204,7 +207,7 @@ export class QueuePage {
         h("div", { class: "buttons" }, button("Back", { onclick: () => close(), kind: "quiet" }), h("button", { type: "submit", class: `button ${given.force ? "danger" : "primary"}`, disabled: given.read < given.write }, "Set")),
       ),
     );
-    if (done) await this.change(() => post(path([...this.where, "partitions"]), given), `${this.title} has ${given.write} partitions to write to, ${given.read} to read.`);
+    if (done) await this.change(() => post(path([...this.where, "partitions"]), given), `${this.title} has ${plural(given.write, "partition")} to write to, ${given.read} to read.`);
   }
 
   async setSetting(name) {
