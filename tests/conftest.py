@@ -47,6 +47,7 @@ LONG = {
     "tests/cluster/test_lost_nodes.py": 26,
     "tests/cluster/test_paused_owner.py": 7,
     "tests/cluster/test_upgrades.py": 20,
+    "tests/console/test_actions.py": 30,
     "tests/console/test_console.py": 59,
     "tests/console/test_real_node.py": 8,
     "tests/dispatch/test_slot_line.py": 8,

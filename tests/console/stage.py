@@ -44,8 +44,16 @@ REFUSALS: dict[str, type[MaitredError]] = {
 class Stage:
     """A gateway in a thread of its own."""
 
-    def __init__(self, world: World, *, users: bool = True, port: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        users: bool = True,
+        port: int = 0,
+        node: str = "maitred://127.0.0.1:1",
+    ) -> None:
         self.world = world
+        self._node = node
         self.port = port
         self.away = False
         """Whether the node behind the gateway does not answer."""
@@ -90,7 +98,7 @@ class Stage:
         }
         settings = Node(gateway=GatewaySettings(port=self.port), users=users if self._users else {})
         self._gateway = Gateway(
-            "maitred://127.0.0.1:1", settings, Surroundings.real(), logger(Log(level="error"))
+            self._node, settings, Surroundings.real(), logger(Log(level="error"))
         )
         self.listener = HttpListener(port=self.port)
         address = await self._gateway.open(self.listener)

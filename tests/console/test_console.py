@@ -184,13 +184,13 @@ def act_on_a_queue(one: Tab, made: list[Any]) -> None:
     assert made[-1][2]["states"] == ["waiting"]
     partitions = one.page.get_by_role("region", name="Partitions")
     partitions.get_by_role("button", name="Change").click()
-    one.page.get_by_role("dialog").get_by_label("Written to").last.fill("12")
+    one.page.get_by_role("dialog").get_by_label("Written to", exact=True).fill("12")
     one.confirm("Set")
     one.sees("12 partitions to write to")
     assert made[-1] == ("POST", "resize_queue", {"read": 25, "write": 12, "force": False})
     settings = one.page.get_by_role("region", name="Live settings")
     settings.get_by_role("button", name="Change rate_per_second", exact=True).click()
-    one.page.get_by_role("dialog").get_by_label("Value").fill("50")
+    one.page.get_by_role("dialog").get_by_label("Tasks per second", exact=True).fill("50")
     one.confirm("Set", reason="slower")
     one.sees("rate_per_second is set.")
     assert made[-1][2] == {

@@ -520,7 +520,7 @@ class World:
         if "ids" in body:
             self.gone |= {f"{namespace}/{queue}/{one}" for one in body["ids"]}
             again = body["action"] == "again"
-            added = dict.fromkeys(body["ids"], "0/4294967304") if again else {}
+            added = dict.fromkeys(body["ids"], "0/4294967312") if again else {}
             return {
                 "done": len(body["ids"]),
                 "left": {},

@@ -120,7 +120,10 @@ class App {
   setNamespace(namespace) {
     this.namespace = namespace;
     sessionStorage.setItem("namespace", namespace);
-    this.route();
+    // Queries are those of one namespace, which their address has.
+    const names = here().names;
+    if (names[0] === "queries" && namespace && names[1] !== namespace) go(place(["queries", namespace]));
+    else this.route();
   }
 
   async findNamespaces() {

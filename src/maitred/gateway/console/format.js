@@ -3,6 +3,7 @@
 import { stringify } from "./exact.js";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const digitsOf = new Intl.NumberFormat("en", { maximumFractionDigits: 20 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false });
@@ -11,6 +12,11 @@ export const NOTHING = "–";
 
 export function count(value) {
   return value === null || value === undefined ? NOTHING : whole.format(value);
+}
+
+// A number that somebody has set, with all its digits.
+export function exactly(value) {
+  return digitsOf.format(value);
 }
 
 // 1,234 stays; 12,345 becomes 12.3k: for places where a glance has to do.

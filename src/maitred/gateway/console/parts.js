@@ -61,6 +61,57 @@ export function field(label, control, hint = "") {
   return h("label", { class: "field" }, h("span", {}, label), control, hint ? h("small", {}, hint) : null);
 }
 
+// A slider and a number field for one value, which follow each other: the slider is quick, and the field takes values between
+// and beyond those of the slider. `scale` has `min` and `max` of the slider, `at(value)`: the position that is nearest to a
+// value, `of(position)`: its value, `says(value)`: the value in words, for screen readers, and `marks`: words below positions.
+// Null stands for an empty field.
+export function sliding(label, { name, value, scale, changed, hint = "", ...limits }) {
+  const shown = (one) => (one === null ? "" : String(one));
+  const place = (position) => (position - scale.min) / (scale.max - scale.min);
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { for: `number-${name}` }, label),
+    h(
+      "div",
+      { class: "slider" },
+      h("input", {
+        type: "range",
+        min: String(scale.min),
+        max: String(scale.max),
+        value: String(scale.at(value)),
+        name: `slider-${name}`,
+        "aria-label": `${label}, slider`,
+        "aria-valuetext": scale.says(value),
+        "aria-describedby": hint ? `hint-${name}` : null,
+        oninput: (event) => {
+          const chosen = scale.of(Number(event.target.value));
+          event.target.nextElementSibling.value = shown(chosen);
+          changed(chosen);
+        },
+      }),
+      h("input", {
+        ...limits,
+        type: "number",
+        id: `number-${name}`,
+        name,
+        // Not described anew after each key: 1.05 is 1.0 while it is changed to 1.07, which must not become 1.
+        made: (element) => (element.value = shown(value)),
+        "aria-describedby": hint ? `hint-${name}` : null,
+        oninput: (event) => {
+          // A number that is not typed whole yet is no empty field; the browser does not submit it.
+          if (event.target.validity.badInput) return;
+          changed(event.target.value === "" ? null : Number(event.target.value));
+        },
+      }),
+      scale.marks
+        ? h("div", { class: "marks", "aria-hidden": "true" }, scale.marks.map(([position, text]) => h("span", { key: text, style: { left: `${(place(position) * 100).toFixed(2)}%` } }, text)))
+        : null,
+    ),
+    hint ? h("small", { id: `hint-${name}` }, hint) : null,
+  );
+}
+
 export function select(value, options, onchange, label) {
   return h(
     "select",
@@ -197,6 +248,7 @@ export function confirm({ title, text, action, kind = "danger", fields = () => [
 export async function inPortions(title, portion, { verb = "done", counted = (answer) => answer.done ?? 0 } = {}) {
   let stopped = false;
   let over = false;
+  let cursor = null;
   let total = 0;
   let problemText = "";
   const left = new Map();
@@ -207,7 +259,7 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
       "div",
       { class: "dialog" },
       h("h2", {}, title),
-      h("p", { role: "status", "aria-live": "polite" }, `${count(total)} ${verb}${over ? "." : " so far…"}`),
+      h("p", { role: "status", "aria-live": "polite" }, `${count(total)} ${verb}${!over ? " so far…" : stopped && cursor !== null ? ", and stopped." : "."}`),
       over ? null : h("progress", { "aria-label": title }),
       left.size
         ? h(
@@ -226,7 +278,9 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
       ),
     );
   });
-  let cursor = null;
+  // Escape closes the dialog: what nobody sees any more does not go on.
+  let closed = false;
+  shown.then(() => (stopped = closed = true));
   try {
     do {
       const answer = await portion(cursor);
@@ -239,7 +293,8 @@ export async function inPortions(title, portion, { verb = "done", counted = (ans
     problemText = error.sentence ?? String(error);
   }
   over = true;
-  redraw();
+  if (closed) say(problemText || `${count(total)} ${verb}${cursor === null ? "" : ", and stopped"}.`, problemText ? "bad" : "");
+  else redraw();
   await shown;
   return total;
 }

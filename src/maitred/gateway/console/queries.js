@@ -112,7 +112,8 @@ export class Queries {
       if (row.status === "refused") one.refused++;
       found.set(row.user, one);
     }
-    if (found.size < 2) return null;
+    // The chip of the user whose queries alone are listed takes the filter away again.
+    if (found.size < 2 && !(this.user && found.has(this.user))) return null;
     const users = [...found].sort((one, other) => other[1].underWay - one[1].underWay || other[1].all - one[1].all).slice(0, 12);
     return h(
       "div",

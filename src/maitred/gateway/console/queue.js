@@ -2,9 +2,9 @@
 
 import { del, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
-import { ago, bytes, count, duration, plural, rate } from "./format.js";
+import { ago, bytes, count, duration, exactly, plural, rate } from "./format.js";
 import { Live } from "./live.js";
-import { act, badge, bar, button, confirm, dialog, empty, fact, field, inPortions, link, problem, select, unreachable } from "./parts.js";
+import { act, badge, bar, button, confirm, dialog, empty, fact, field, inPortions, link, problem, select, sliding, unreachable } from "./parts.js";
 import { deadPlace, go, place, tasksPlace } from "./places.js";
 import { charts } from "./series.js";
 import { TaskList } from "./tasks.js";
@@ -20,7 +20,32 @@ const PURGED = [
 const PARTITIONS_MAX = 1_024;
 
 // The slider goes this far; the number beside it goes to the end.
-const SLIDER_MAX = 64;
+const PARTITIONS = {
+  min: 1,
+  max: 64,
+  at: (number) => Math.min(number ?? 1, 64),
+  of: (position) => position,
+  says: (number) => count(number),
+};
+
+// The slider of a rate is logarithmic: ten steps from 1 to 10, as from 10 to 100, and at its right end there is no limit. A rate
+// between two steps, or beyond them, can be typed.
+const RATE_STEPS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+const RATE_DECADES = [0.1, 1, 10, 100, 1_000, 10_000];
+const RATE_VALUES = [...RATE_DECADES.flatMap((decade) => RATE_STEPS.map((step) => Number((step * decade).toPrecision(2)))), 100_000];
+
+const RATES = {
+  min: 0,
+  max: RATE_VALUES.length,
+  at: (rate) => {
+    if (rate === null) return RATE_VALUES.length;
+    const distance = (at) => Math.abs(Math.log(RATE_VALUES[at] / rate));
+    return RATE_VALUES.reduce((nearest, _one, at) => (distance(at) < distance(nearest) ? at : nearest), 0);
+  },
+  of: (position) => RATE_VALUES[position] ?? null,
+  says: (rate) => (rate === null ? "no limit" : `${exactly(rate)} per second`),
+  marks: [...RATE_DECADES.map((decade, at) => [at * RATE_STEPS.length, decade < 1_000 ? String(decade) : `${decade / 1_000}k`]), [RATE_VALUES.length, "∞"]],
+};
 
 export class QueuePage {
   constructor(app, namespace, queue) {
@@ -109,7 +134,10 @@ export class QueuePage {
       text: "Deletes the tasks for good. Those that run are left alone.",
       action: "Purge",
       typed: this.queue,
-      check: () => (states.size ? "" : "Choose at least one kind of task."),
+      check: ({ older }) => {
+        if (!states.size) return "Choose at least one kind of task.";
+        return older && states.has("delayed") ? "Delayed tasks have no age: purge them without one." : "";
+      },
       fields: (given) => [
         h(
           "fieldset",
@@ -160,16 +188,7 @@ export class QueuePage {
     const root = this.state.partitions[0];
     const given = { read: root.counts.read, write: root.counts.write, force: false };
     const number = (name, label, hint, update) =>
-      field(
-        label,
-        h(
-          "span",
-          { class: "slider" },
-          h("input", { type: "range", min: "1", max: String(SLIDER_MAX), "aria-label": `${label}, slider`, value: String(Math.min(given[name], SLIDER_MAX)), oninput: (event) => { given[name] = Number(event.target.value); update(); } }),
-          h("input", { type: "number", min: "1", max: String(PARTITIONS_MAX), required: true, name, value: String(given[name]), oninput: (event) => { given[name] = Number(event.target.value); update(); } }),
-        ),
-        hint,
-      );
+      sliding(label, { name, value: given[name], scale: PARTITIONS, hint, min: "1", max: String(PARTITIONS_MAX), required: true, changed: (value) => { given[name] = value; update(); } });
     const done = await dialog("Partitions", (close, update) =>
       h(
         "form",
@@ -188,7 +207,7 @@ export class QueuePage {
         h("div", { class: "buttons" }, button("Back", { onclick: () => close(), kind: "quiet" }), h("button", { type: "submit", class: `button ${given.force ? "danger" : "primary"}`, disabled: given.read < given.write }, "Set")),
       ),
     );
-    if (done) await this.change(() => post(path([...this.where, "partitions"]), given), `${this.title} has ${given.write} partitions to write to, ${given.read} to read.`);
+    if (done) await this.change(() => post(path([...this.where, "partitions"]), given), `${this.title} has ${plural(given.write, "partition")} to write to, ${given.read} to read.`);
   }
 
   async setSetting(name) {
@@ -206,7 +225,9 @@ export class QueuePage {
           ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "value", checked: given.value, onchange: (event) => { given.value = event.target.checked; update(); } }), "on")
           : found.choices?.length
             ? field("Value", select(given.value, found.choices.map((word) => [word, word]), (value) => { given.value = value; update(); }, "Value"))
-            : field("Value", h("input", { type: "number", step: "any", min: "0", name: "value", "data-first": true, value: given.value === null ? "" : String(given.value), placeholder: "no limit", oninput: (event) => { given.value = event.target.value === "" ? null : Number(event.target.value); update(); } }), name === "rate_per_second" ? "Empty: no limit." : ""),
+            : name === "rate_per_second"
+              ? sliding("Tasks per second", { name: "value", value: given.value, scale: RATES, hint: "Empty, or the slider at its right end: no limit.", step: "any", min: "0", placeholder: "no limit", "data-first": true, changed: (value) => { given.value = value; update(); } })
+              : field("Value", h("input", { type: "number", step: "any", min: "0", name: "value", required: true, "data-first": true, value: String(given.value), oninput: (event) => (given.value = Number(event.target.value)) })),
         field("Reason", h("input", { name: "reason", maxlength: "200", oninput: reason }), "For the audit log; may be empty."),
         h(
           "div",
@@ -225,7 +246,7 @@ export class QueuePage {
       // Another operator may have changed it while this dialog was open.
       expect_version: this.state.controls.version,
     };
-    await this.change(() => patch(path([...this.where, "settings"]), body), `${name} is set.`);
+    await this.change(() => patch(path([...this.where, "settings"]), body), answer === "set" ? `${name} is set.` : `${name} is what the settings file says.`);
   }
 
   view() {
@@ -373,7 +394,7 @@ export class QueuePage {
               h(
                 "dd",
                 { key: `v${name}`, title: one.reason || null },
-                h("b", {}, one.value === null ? "no limit" : typeof one.value === "boolean" ? (one.value ? "on" : "off") : typeof one.value === "string" ? one.value : count(one.value)),
+                h("b", {}, one.value === null ? "no limit" : typeof one.value === "boolean" ? (one.value ? "on" : "off") : typeof one.value === "string" ? one.value : exactly(one.value)),
                 h("small", {}, ` ${sourceOf(one)}`),
                 button("Change", { onclick: () => this.setSetting(name), name: `Change ${name}`, denied, kind: "quiet small" }),
               ),

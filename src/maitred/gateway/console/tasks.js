@@ -3,6 +3,7 @@
 import { actionsFor, change, changeAll } from "./actions.js";
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
+import { parse } from "./exact.js";
 import { age, ago, bytes, count, inline, moment, now, plural, until } from "./format.js";
 import { Live } from "./live.js";
 import { Suggesting, badge, button, empty, link, problem, select, unreachable } from "./parts.js";
@@ -105,7 +106,7 @@ export class TaskList {
     const found = { worker, error, by, added_after: this.since ? this.sinceAt - Number(this.since) : 0, added_before: 0 };
     if (this.argument) {
       const at = this.argument.indexOf("=");
-      found.argument = { name: this.argument.slice(0, at), value: JSON.parse(this.argument.slice(at + 1)) };
+      found.argument = { name: this.argument.slice(0, at), value: parse(this.argument.slice(at + 1)) };
     }
     return found;
   }

@@ -165,8 +165,10 @@ export class Workers {
   }
 
   async put(row, names, to) {
+    // The node names at most a hundred queues of a worker.
+    const some = row.queue_count > names.length ? ` for ${count(names.length)} of its ${count(row.queue_count)} queues` : "";
     const values = await confirm({
-      title: to === "offline" ? `Take ${row.worker} offline?` : `Put ${row.worker} online?`,
+      title: to === "offline" ? `Take ${row.worker} offline${some}?` : `Put ${row.worker} online${some}?`,
       text: to === "offline" ? "It takes nothing new, and finishes what it runs. It stays connected." : "It takes tasks and queries again.",
       action: to === "offline" ? "Take offline" : "Put online",
       kind: "primary",
@@ -175,7 +177,7 @@ export class Workers {
     if (!values) return;
     await act(
       () => Promise.all(names.map(([namespace, queue]) => post(path([namespace, "queues", queue, "workers", row.session, to]), {}))),
-      `${row.worker} is ${to}.`,
+      `${row.worker} is ${to}${some}.`,
     );
     this.table.refresh();
   }
