@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 SHORTEST: Final = WORK_BOUNDS[0]
 """The first bound of run times in seconds, under which most of those are that are many."""
 
+GIVEN_ELSEWHERE: Final = "a lease was lost: the node gives the task to another worker"
+GIVEN_AGAIN: Final = "a lease was lost: the node gives the task to this worker again"
+"""Log lines about an attempt that the node has given up."""
+
 
 class WorkerSlots:
     """The slots of one worker. A slot is busy until its handler has really ended."""
@@ -103,6 +107,13 @@ class WorkerSlots:
             # The previous owner of the partition gave this attempt to this worker.
             self._freed()
             return
+        if given.attempt > 1:
+            # The node has given up an earlier attempt that still runs here. Two attempts at a task
+            # must not be in one heartbeat: its answer names tasks.
+            for number in range(1, given.attempt):
+                earlier = origin.running.get((given.sequence, number))
+                if earlier is not None:
+                    self.lost(earlier, GIVEN_AGAIN)
         if (
             self.lifecycle.phase is not SERVING
             or statistics.busy >= statistics.slots
@@ -194,12 +205,8 @@ class WorkerSlots:
         self._log_lost(execution, "a task was returned: its lease may have ended before it began")
         self.ended(execution, (RETURNED, outcomes.NIL))
 
-    def lost(
-        self,
-        execution: Execution,
-        why: str = "a lease was lost: the node gives the task to another worker",
-    ) -> None:
-        """Stop an attempt that the node gave to another worker."""
+    def lost(self, execution: Execution, why: str = GIVEN_ELSEWHERE) -> None:
+        """Stop an attempt that the node has given up."""
         if execution.told:
             return  # that was known, or the end is reported already
         self._log_lost(execution, why)
