@@ -15,6 +15,8 @@ The verdict is about that interval, not about the median: it *holds* if the whol
 the limit, it is *missed* if the whole interval is beyond, and otherwise it is *undecided*: then
 more rounds or a quieter machine are needed. The exit status is 0, 1 or 2 accordingly.
 
+The metrics of all processes of a side are scraped once a second, as in production, if it has any.
+
 The driver is the working tree's. What it asks of a checkout is what every one since a4ec4de has:
 the commands `maitred up` and `maitred worker`, and the clients' programs of `benchmarks`, which
 take orders in JSON.
@@ -31,6 +33,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -180,6 +183,8 @@ class Checkout:
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its processes have besides."""
+    scrapes: Counter[str] = field(default_factory=Counter)
+    """How often its metrics were scraped, by the kind of process."""
 
     @property
     def search_path(self) -> str:
@@ -344,15 +349,17 @@ def run(
                 slices=1 if quick else SLICES,
                 limit=limit,
             )
-            name = pair[1].name
+            name, scrapes = pair[1].name, [dict(side.scrapes) for side in pair]
     except Unavailable as reason:
         print(f"nothing was compared: {reason}")
         return Verdict.UNDECIDED
     verdict = overall(found)
     print("", *found, "", sep="\n")
+    for side, scraped in zip((OURS, THEIRS), scrapes, strict=True):
+        print(f"scrapes of {side}: {scraped or 'none, there are no metrics'}")
     print(f"{verdict.name}: {_MEANING[verdict].format(limit)}; result in {result}")
     result.parent.mkdir(parents=True, exist_ok=True)
-    result.write_text(json.dumps(_document(name, found, load, limit), indent=2) + "\n")
+    result.write_text(json.dumps(_document(name, found, scrapes, load, limit), indent=2) + "\n")
     return verdict
 
 
@@ -379,7 +386,11 @@ _MEANING = {
 
 
 def _document(
-    name: str, found: Sequence[Comparison], load: float, limit: float
+    name: str,
+    found: Sequence[Comparison],
+    scrapes: Sequence[Mapping[str, int]],
+    load: float,
+    limit: float,
 ) -> dict[str, object]:
     return {
         "against": name,
@@ -388,6 +399,7 @@ def _document(
         "load average before": round(load, 1),
         "limit": limit,
         "verdict": overall(found).name,
+        "scrapes": dict(zip((OURS, THEIRS), scrapes, strict=True)),
         "loads": {
             each.name: {
                 "verdict": each.verdict().name,

@@ -21,6 +21,7 @@ from benchmarks.against import (
     overall,
     spread,
 )
+from benchmarks.scraping import scraping
 from benchmarks.tasks.processes import ROOT, Unavailable
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +115,16 @@ def test_the_sides_take_turns_and_the_first_slice_is_not_counted(
     assert done == {"load": (Slice(2, 2, 2), Slice(2, 2, 2))}
 
 
+def test_a_side_without_metrics_is_not_scraped_and_ours_has_to_have_them(tmp_path: Path) -> None:
+    old = Checkout("old", tmp_path)
+    with scraping(old, []):
+        pass
+    assert not old.scrapes
+    with pytest.raises(Unavailable, match="ours has no metrics of its gateway, node, worker"):  # noqa: SIM117
+        with scraping(Checkout("ours", ROOT), []):
+            pass
+
+
 def test_a_checkout_that_is_not_what_is_imported_is_refused(tmp_path: Path) -> None:
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "__init__.py").touch()
@@ -145,7 +156,10 @@ def test_a_round_for_real(tmp_path: Path, benchmark_: str, options: list[str], l
     assert ended.returncode == Verdict.UNDECIDED, ended.stdout + ended.stderr
     result = tmp_path / "results" / "benchmarks" / f"{benchmark_}-against.json"
     assert result.exists(), ended.stdout + ended.stderr
-    found = json.loads(result.read_text())["loads"]
+    document = json.loads(result.read_text())
+    for side in ("ours", "theirs"):
+        assert document["scrapes"][side].keys() == {"node", "gateway", "worker"}
+    found = document["loads"]
     assert len(found) == loads
     for load in found.values():
         (only,) = load["rounds"]

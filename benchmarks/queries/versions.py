@@ -9,6 +9,7 @@ from benchmarks.against import Slice
 from benchmarks.queries import echo, http
 from benchmarks.queries.asking import PAYLOAD
 from benchmarks.queries.running import BIN, Run, Section
+from benchmarks.scraping import scraping
 from benchmarks.tasks.processes import Unavailable
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def start(names: Collection[str], *, quick: bool) -> Callable[[ExitStack, Checko
         node = run.node()
         run.worker(node, http.SLOTS, "echo")
         client = run.client("maitred", BIN, node.address)
+        client.tell(in_flight=1, seconds=QUICK_SECONDS)  # the worker is ready, and has its metrics
+        stack.enter_context(scraping(checkout, run.processes))
 
         def cpu_seconds() -> float:
             return sum(process.cpu_seconds() for process in run.processes)

@@ -113,6 +113,11 @@ class Session:
         log = self._folder / f"{name}.log"
         return self._stack.enter_context(started(command, log, {**self._environment, **more}))
 
+    @property
+    def served_by(self) -> list[Started]:
+        """The server and the worker, if it was started."""
+        return [self._server, *([self._worker] if self._worker else [])]
+
     # The producer
 
     def _answer(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.against import Slice
+from benchmarks.scraping import scraping
 from benchmarks.tasks.lineup import OURS, PEERS
 from benchmarks.tasks.session import Session
 
@@ -33,6 +34,8 @@ def start(*, quick: bool) -> Callable[[ExitStack, Checkout], Loads]:
             stack, peer, folder, checkout.search_path, environment=checkout.environment
         )
         session.start_worker()
+        session.end_to_end(1)  # the worker is ready, and has its metrics
+        stack.enter_context(scraping(checkout, session.served_by))
 
         def end_to_end(*, each: bool) -> Slice:
             figures = session.end_to_end(tasks, each=each)

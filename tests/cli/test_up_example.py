@@ -21,7 +21,7 @@ from maitred.cli.up_example import SLOTS, WORKERS, ExamplePool
 from maitred.errors import QueryFailed, UnknownQueue
 from maitred.security.secrets import hash_secret
 from tests.cli.running import maitred, maitred_json, running_afresh
-from tests.monitor.scraping import scrape
+from tests.monitor.scraping import get, scrape
 from tests.node.nodes import RunningNode, is_alive, running_node, wait_until
 
 if TYPE_CHECKING:
@@ -205,6 +205,10 @@ def test_what_is_printed_works(tmp_path: Path) -> None:
             line = process.stdout.readline()
             assert line, f"it ended: {text}"
             text += line
+        console = re.search(r"^console  (http\S+/console)$", text, re.MULTILINE)
+        assert console, text
+        status, page = get(console[1])
+        assert (status, "<title>maitred</title>" in page) == (200, True)
         for command in re.findall(r"^  (\S*maitred .*)$", text, re.MULTILINE):
             done = subprocess.run(
                 shlex.split(command), capture_output=True, timeout=60, check=False

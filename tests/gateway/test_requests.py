@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec import msgpack
 
+from maitred.errors import RemoteError
 from tests.gateway.fakes import (
     PLAIN,
+    REFUSED,
     Answer,
     FakeNode,
     Opened,
@@ -20,6 +22,7 @@ from tests.gateway.fakes import (
     query,
     until,
 )
+from tests.monitor.scraping import parsed
 
 if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
@@ -388,6 +391,45 @@ def test_metrics_count_what_happened() -> None:
             assert 'maitred_http_request_seconds_count{route="query"} 2' in lines
             assert 'maitred_queries_total{status="done"} 1' in lines
             assert (await ask(place, get("/ready"))).status == 503
+
+    asyncio.run(scenario())
+
+
+def test_errors_are_counted_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):  # as a node of a later release, or a hostile one, may send them
+        later = RemoteError("New.", code=f"code-{number}")
+        monkeypatch.setitem(REFUSED, f"later-{number}", later)
+
+    async def scenario() -> None:
+        async with open_door(header_bytes=1_000) as place:
+            await ask(place, query("echo", b"[1]"))
+            for _ in range(2):
+                await ask(place, query("nobody", b"[1]"))  # refused before it begins
+            await ask(place, query("late", b"[1]"))  # refused after it began
+            await ask(place, get("/nowhere"))
+            await ask(place, get("/", f"X-Long: {'x' * 1_000}"))  # refused before it is complete
+            for number in range(3):
+                await ask(place, query(f"later-{number}", b"[1]"))
+            stream = await place.dial()
+            stream.send(query("broken", b"[2]"))
+            await stream.rest()
+            stream.close()
+            leaving = await place.dial()
+            leaving.send(query("hang", b"[1]"))
+            await until(lambda: place.asking.asked[-1].ask.queue == "hang", "it is asked")
+            leaving.close()
+            await until(lambda: bool(place.asking.cancelled), "the caller has left")
+            page = parsed((await ask(place, get("/metrics"))).body.decode())
+            counted = page.values("maitred_gateway_errors_total")
+            assert {dict(labels)["code"]: count for labels, count in counted.items()} == {
+                "deadline-exceeded": 1,
+                "headers-too-large": 1,
+                "no-worker": 2,
+                "other": 3,
+                "unknown-route": 1,
+                "worker-lost": 1,
+            }
+            assert {len(labels) for labels in counted} == {1}
 
     asyncio.run(scenario())
 

@@ -57,6 +57,10 @@ class Prometheus:
         """The series that the expression has now."""
         return list(self._ask("/api/v1/query", query=expression)["result"])
 
+    def values(self, expression: str) -> list[float]:
+        """The values of these series now; NaN is one of them."""
+        return [float(one["value"][1]) for one in self.query(expression)]
+
     def firing(self) -> set[str]:
         """The names of the alerts that fire."""
         alerts = self._ask("/api/v1/alerts")["alerts"]

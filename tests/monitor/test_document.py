@@ -92,3 +92,6 @@ def test_the_gateway_exports_what_the_page_says() -> None:
     assert set(rows) - found.families() <= set(NEEDS_MORE)
     for name, (kind, _, _) in rows.items():
         assert found.kinds.get(name, kind) == kind
+    ours = as_documented((families.GATEWAY_ERRORS,))
+    assert ours.items() <= rows.items()
+    assert found.value("maitred_gateway_errors_total", code="unknown-queue") == 1

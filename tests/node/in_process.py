@@ -92,6 +92,31 @@ def own_seconds() -> float:
     return time.monotonic() - kept
 
 
+class Portions:
+    """Counts pieces of work between two turns of other work on the running loop, by no clock."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        """The most pieces that other work had to wait for."""
+        self._done = 0
+        self._loop = asyncio.get_running_loop()
+        self._others_have_their_turn()
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, each call of which is a piece of work."""
+
+        @functools.wraps(function)
+        def counting(*given: Any) -> Any:  # noqa: ANN401 - whatever it is given
+            self._done += 1
+            return function(*given)
+
+        return counting
+
+    def _others_have_their_turn(self) -> None:
+        self.longest, self._done = max(self.longest, self._done), 0
+        self._loop.call_soon(self._others_have_their_turn)
+
+
 class RecordedLog:
     """Keeps what a shard says."""
 

@@ -21,6 +21,7 @@ from maitred.errors import (
 )
 from maitred.matching.records import Terms
 from maitred.node import inspection_requests, purge_requests, queue_requests
+from maitred.node.task_views import TaskView
 from maitred.protocol.inspection import (
     ArgumentFilter,
     ChangeTasks,
@@ -50,7 +51,7 @@ from maitred.protocol.tasks import (
 )
 from maitred.settings import Audit, History, Permission, User
 from maitred.simulation.loop import SimulatedLoop
-from tests.node.in_process import in_a_loop, until
+from tests.node.in_process import Portions, in_a_loop, until
 from tests.node.querying import stage
 from tests.node.shops import Shop, shop
 from tests.node.test_audit import told
@@ -200,7 +201,10 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection_requests, "PIECE", 70)
+    monkeypatch.setattr(inspection_requests, "SLICE", 10)
     monkeypatch.setattr(inspection_requests, "LOOKED_AT", 500)
+    portions = Portions()
+    monkeypatch.setattr(inspection_requests, "TaskView", portions.counted(TaskView))
     total = 3_000
     async with shop(tmp_path, engine, buffer_tasks=10) as one, one.client() as client:
         for _ in range(total // 100):
@@ -235,6 +239,8 @@ async def test_a_long_backlog_is_listed_in_pages_while_others_are_served(
         assert answer.cursor is not None
         assert 500 <= answer.looked_at < 700
         assert await listed(client, "waiting", filter=absent, reveal=True) == []
+        # The first slice of a list does not wait, nor does the second if no other list works.
+        assert 10 <= portions.longest <= 20, "tasks were compared before others had their turn"
 
 
 @in_a_loop

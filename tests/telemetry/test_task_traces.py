@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from opentelemetry import trace
 
+import maitred
 from maitred import App
 from maitred.errors import InvalidArgument, TaskFailed
 from maitred.protocol.inspection import ChangeTasks
@@ -25,6 +26,7 @@ from tests.node.shops import shop
 from tests.store.engines import Simulated
 from tests.telemetry.recorded import RecordedTraces, links, parent_id, span_id, trace_id
 from tests.worker.serving import serving
+from tests.worker.test_log_handler import handled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,13 +98,12 @@ async def test_a_function_in_a_thread_and_a_synchronous_producer(tmp_path: Path)
 async def test_a_retry_is_linked_to_the_attempt_before_it(tmp_path: Path) -> None:
     recorded = RecordedTraces()
     app = App("shop", tracing=recorded.tracing)
-    log = RecordedLog()
 
     @app.handler("mails", retries=1, backoff=0.01, hide=["card"])
     async def mail(to: str, card: str) -> None:
         raise ConnectionError(f"{to} refuses {card}")
 
-    async with serving(tmp_path, app, tracing=recorded.tracing, log=log):
+    async with serving(tmp_path, app, tracing=recorded.tracing):
         task = await mail.enqueue("ann", SECRET)
         with pytest.raises(TaskFailed):
             await task.result(timeout=20)
@@ -119,9 +120,44 @@ async def test_a_retry_is_linked_to_the_attempt_before_it(tmp_path: Path) -> Non
     assert not first.status.is_ok
     assert SECRET not in recorded.text
     assert "ann refuses" in recorded.text
-    failed = [fields for _, event, fields in log.lines if fields.get("attempt") == 1]
-    assert failed
-    assert {one.get("trace") for one in failed} <= {f"{trace_id(sent):032x}", None}
+
+
+@in_a_loop
+@pytest.mark.parametrize("sample", [1.0, 0.0])
+async def test_log_lines_of_handlers_have_the_id_of_a_recorded_trace(
+    tmp_path: Path, sample: float
+) -> None:
+    recorded = RecordedTraces(sample=sample)
+    app = App("shop", tracing=recorded.tracing)
+    log = RecordedLog()
+
+    @app.handler("mails", retries=1, backoff=0)
+    async def mail() -> None:
+        own.info("mail %s", maitred.current().number)
+        if maitred.current().number == 1:
+            raise ConnectionError("refused")
+
+    @app.handler("prints")
+    def in_a_thread() -> None:
+        own.info("print")
+
+    with handled(log) as own:
+        async with serving(tmp_path, app, tracing=recorded.tracing):
+            for handler in (mail, in_a_thread):
+                await (await handler.enqueue()).result(timeout=20)
+    lines = {event: fields for _, event, fields in log.lines}
+    assert lines.keys() == {"mail 1", "mail 2", "print"}
+    if sample == 0.0:
+        assert all("trace" not in fields for fields in lines.values())
+        return
+    mailed = f"{trace_id(recorded.one('send shop/mails')):032x}"
+    printed = f"{trace_id(recorded.one('send shop/prints')):032x}"
+    assert mailed != printed
+    assert {event: fields.get("trace") for event, fields in lines.items()} == {
+        "mail 1": mailed,
+        "mail 2": mailed,
+        "print": printed,
+    }
 
 
 @in_a_loop

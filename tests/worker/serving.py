@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.app.app import App
+    from maitred.node.partitions import Partitions
     from maitred.telemetry.tracing import Tracing
     from tests.node.in_process import NodeUnderTest
 
@@ -26,6 +27,8 @@ class Serving(NamedTuple):
     """A node and one of its workers."""
 
     node: NodeUnderTest
+    partitions: Partitions
+    """Those of the node's only shard."""
     worker: Worker
     log: RecordedLog
     """The worker's log."""
@@ -53,7 +56,7 @@ async def serving(
     **queue: Any,  # noqa: ANN401 - settings
 ) -> AsyncIterator[Serving]:
     async with node(directory, queues={"*": Queue(**queue)}, tracing=tracing) as running:
-        running.shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
+        partitions = running.shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
         app.node = f"maitred://127.0.0.1:{running.port}"
         async with app:
             log = log or RecordedLog()
@@ -67,6 +70,6 @@ async def serving(
             )
             working = asyncio.create_task(worker.run())
             await worker.ready.wait()
-            yield Serving(running, worker, log)
+            yield Serving(running, partitions, worker, log)
             worker.stop()
             await working

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+import maitred
 from maitred import App
 from maitred.errors import InvalidReservation, TaskCancelled, Unavailable
-from maitred.protocol.tasks import RETURNED, Finish, Heard, Heartbeat, Offer
+from maitred.protocol.tasks import RETURNED, Finish, Finished, Heard, Heartbeat, Offer
 from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker import standby
@@ -185,6 +186,40 @@ async def test_what_waits_for_the_loop_and_what_is_not_told_yet_is_renewed_as_we
                 event.set()
             assert [await task.result(timeout=PATIENCE_SECONDS) for task in tasks] == [0, 1, 2]
             assert shop.begun == [0, 1, 2]
+
+
+@in_a_loop
+async def test_the_end_of_an_attempt_that_is_not_confirmed_does_not_cost_the_next_one() -> None:
+    """A partition may give the next attempt out before it has written the end of the last one. The
+    heartbeats of the standby thread also name ends, and an answer names tasks, not attempts."""
+    shop = Blocking()
+    confirmed = asyncio.Event()
+
+    @shop.app.handler("failing", retries=1, backoff=0)
+    async def failing() -> int:
+        shop.begun.append(maitred.current().number)
+        if len(shop.begun) == 1:
+            raise ValueError("the first attempt fails")
+        assert shop.go_on[0].wait(PATIENCE_SECONDS)
+        await asyncio.sleep(0)  # what the other thread has heard is done now
+        return 7
+
+    async with FakeNode(lease_seconds=0.6) as node:
+
+        async def finish(message: Finish) -> Finished:
+            answer = await node._finish(message)
+            await confirmed.wait()
+            return answer
+
+        node.before[Finish] = finish
+        async with a_worker_thread(node, shop, blocked_seconds=0.2) as made:
+            task = await failing.enqueue()
+            await node.until(lambda: shop.begun == [1, 2])
+            await node.until(lambda: len(node.heard(Heartbeat)) > 2)
+            confirmed.set()
+            shop.go_on[0].set()
+            assert await task.result(timeout=PATIENCE_SECONDS) == 7
+            assert made.statistics.lost == 0
 
 
 class NoConnection:

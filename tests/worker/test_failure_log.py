@@ -12,7 +12,7 @@ from maitred.errors import TaskCancelled, TaskFailed
 from maitred.metrics.histogram import Histogram
 from maitred.protocol.tasks import End, Finished
 from maitred.routing.names import TASKS, QueueId
-from maitred.worker.execution import Execution, Origin
+from maitred.worker.execution import Origin
 from maitred.worker.failure_log import (
     BURST_LINES,
     FAILURES_KEPT,
@@ -353,14 +353,44 @@ async def test_a_worker_knows_what_follows_a_real_report(tmp_path: Path) -> None
 
 
 @in_a_loop
-async def test_a_lost_lease_is_logged() -> None:
-    kitchen, log = Kitchen(), RecordedLog()
-    async with FakeNode() as node, a_worker(node, kitchen.app, "async", log=log) as worker:
-        await kitchen.on_the_loop.enqueue("wait")
-        await kitchen.begun.wait()
-        (execution,) = worker._attempts()
-        assert isinstance(execution, Execution)
-        worker._slots.lost(execution)
-        ((_, _, line),) = [one for one in log.lines if one[1].startswith("a lease was lost")]
-        assert (line["queue"], line["attempt"]) == ("shop/async", 1)
-        assert line["task"] == execution.task_id
+@pytest.mark.parametrize(
+    ("retries", "event"),
+    [
+        (0, "a lease was lost: the node gives the task to another worker"),
+        (1, "a lease was lost: the node gives the task to this worker again"),
+    ],
+)
+async def test_a_lost_lease_is_logged(tmp_path: Path, retries: int, event: str) -> None:
+    """The partition takes the lease of a running attempt back, and the worker hears of it: from a
+    heartbeat, or when it is given the next attempt."""
+    app = App("shop")
+    begun: list[int] = []
+    go_on = asyncio.Event()
+
+    async def patient() -> None:
+        begun.append(1)
+        await go_on.wait()
+
+    patience = app.handler("patient", retries=retries, backoff=0)(patient)
+    async with serving(tmp_path, app) as shop:
+        task = await patience.enqueue()
+        await until(lambda: len(begun) == 1)
+        owned_by_shard = shop.partitions.owned.values()
+        (owned,) = (one for one in owned_by_shard if one.partition.own_tasks.leases)
+        (lease,) = owned.partition.own_tasks.leases.values()
+        lease.lease_until = 0.0  # as if no heartbeat had come for so long
+        shop.partitions.touch(owned)
+        await until(lambda: len(begun) == 1 + retries)
+        ((level, line),) = await shop.said(event, shop.log)
+        assert shop.worker.statistics.lost == 1
+        go_on.set()
+        if retries:
+            await task.result(timeout=60)
+        else:
+            with pytest.raises(TaskFailed, match="lost"):
+                await task.result(timeout=60)
+        assert shop.log.events("warning") == [event], "the lost attempt reports no end"
+    assert level == "warning"
+    assert line.pop("seconds") >= 0
+    handler = patient.__qualname__
+    assert line == {"queue": "shop/patient", "handler": handler, "task": task.id, "attempt": 1}

@@ -27,6 +27,7 @@ from maitred.protocol.tasks import (
     TIMED_OUT,
     Counts,
     Finish,
+    Heard,
     Heartbeat,
     Offer,
 )
@@ -363,6 +364,38 @@ async def test_one_that_became_somebody_elses_is_stopped_and_not_told_of() -> No
         shop.go_on.set()
     assert shop.stopped == [1]
     assert not node.ends()
+
+
+@in_a_loop
+async def test_the_next_attempt_at_the_same_worker_outlives_the_lost_one() -> None:
+    """The node names lost tasks, not attempts: neither the answer to a heartbeat that mentioned the
+    lost attempt alone, nor a heartbeat that comes later, may stop the next one."""
+    shop = Shop()
+    async with FakeNode(lease_seconds=0.6) as node:
+        partition = node.partition("holding")
+
+        async def answer(message: Heartbeat) -> Heard | None:
+            if len(node.heard(Heartbeat)) > 1:
+                return None
+            partition.waiting.extend(partition.tasks.values())  # the lease is over
+            partition.tell()
+            await node.until(lambda: shop.begun.qsize() == 1)
+            return Heard([sequence for sequence, *_ in message.running], [])
+
+        node.before[Heartbeat] = answer
+        async with a_worker(node, shop.app, "holding", young_seconds=0.05) as worker:
+            task = await shop.holding.enqueue(1)
+            await shop.begun.get()
+            await node.until(lambda: len(node.heard(Heartbeat)) > 2)
+            mentioned = [
+                [attempt for _, attempt, _ in one.running] for one in node.heard(Heartbeat)
+            ]
+            assert mentioned[:2] == [[1], [2]]
+            assert worker.statistics.lost == 1
+            shop.go_on.set()
+            assert await task.result(timeout=60) == 1
+            assert shop.stopped == [1]
+    assert [end.attempt for end in node.ends()] == [2]
 
 
 @in_a_loop

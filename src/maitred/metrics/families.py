@@ -1,4 +1,4 @@
-"""Every metric of nodes and workers, and those that gateways share with them.
+"""Every metric of nodes and workers, those that gateways share with them, and errors of gateways.
 
 docs/monitoring.md has this table for people; a test compares both with what is really exported.
 Every name begins with `maitred_`, times are in seconds, sizes in bytes, and counters end in
@@ -363,3 +363,12 @@ WORKER: Final = (
     *(PROCESS_MEMORY, PROCESS_CPU, LOOP_LAG, *SPANS),
 )
 """What the monitoring port of a worker exports, in this order."""
+
+# Gateways; the others of a gateway are where they are counted
+
+GATEWAY_ERRORS: Final = Family(
+    "maitred_gateway_errors_total",
+    "counter",
+    "Requests and queries that were refused or failed, by the code of the error.",
+    ("code",),
+)

@@ -6,7 +6,6 @@ A shard with ten thousand queues gathers them in portions, so that no request wa
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +16,7 @@ from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.monitor.loop_lag import LoopLag
 from maitred.monitor.process_vitals import add_vitals
 from maitred.node.queue_gauges import QueueGauges, free_slots
-from maitred.protocol.refusals import CLASSES
+from maitred.protocol.refusals import by_known_code
 
 if TYPE_CHECKING:
     from maitred.matching.queue_meters import QueueCounts, QueueName
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 PORTION: Final = 256
 """Partitions, and queues, that are looked at in one turn of the loop: a millisecond or two."""
-
-OTHER_CODE: Final = "other"
-"""Stands for the code of an error that this release does not know."""
 
 
 class ShardMetrics:
@@ -77,11 +73,7 @@ class ShardMetrics:
         samples.add(families.REQUESTS, shard.requests)
         samples.add(families.FORWARDED, shard.forwarded)
         samples.add(families.SHARED_SLOTS, self._partitions.supplies.free)
-        codes: dict[str, int] = defaultdict(int)
-        for code, count in shard.errors.items():
-            # Errors of other nodes may have codes of a later release, or of a hostile one.
-            codes[code if code in CLASSES else OTHER_CODE] += count
-        for code, count in sorted(codes.items()):
+        for code, count in by_known_code(shard.errors):
             samples.add(families.ERRORS, count, code=code)
         for outcome, count in sorted(shard.authenticator.outcomes.items()):
             samples.add(families.LOGINS, count, outcome=outcome)

@@ -9,11 +9,15 @@ that does not know them does not look.
 
 from __future__ import annotations
 
-from typing import Final
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
 
 from maitred import errors
 from maitred.errors import UNKNOWN, MaitredError, RemoteError, RequestOutcome, printable
 from maitred.protocol.notation import Reader, integer, string, string_map
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SERVER_ERROR: Final = 0x0000
 
@@ -35,12 +39,24 @@ CLASSES: Final[dict[str, type[MaitredError]]] = {
 }
 """Exception class of every error code."""
 
+OTHER_CODE: Final = "other"
+"""Stands for the code of an error that this release does not know."""
+
 _OUTCOMES: Final = {outcome.value: outcome for outcome in RequestOutcome}
 
 
 def number_of(error: MaitredError) -> int:
     """Return CQL's number for the error."""
     return next((number for kind, number in _NUMBERS if isinstance(error, kind)), _SERVER_ERROR)
+
+
+def by_known_code(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return counts of errors by code, in the order of the codes, and all codes that this release
+    does not know as `OTHER_CODE`: another process may be of a later release, or hostile."""
+    known: dict[str, int] = defaultdict(int)
+    for code, count in counts.items():
+        known[code if code in CLASSES else OTHER_CODE] += count
+    return sorted(known.items())
 
 
 def encode_error(error: MaitredError) -> bytes:

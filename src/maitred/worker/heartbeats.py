@@ -104,8 +104,9 @@ class HeartbeatSender:
             while origin.running:
                 interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)
                 sent_at, reroutes = self._loop.time(), self._context.reroutes
+                mentioned = origin.running.copy()
                 try:
-                    heard = await self._ask(origin, interval)
+                    heard = await self._ask(origin, mentioned, interval)
                 except (Cancelled, DeadlineExceeded):
                     continue
                 except UnknownQueue:  # it was deleted, with all its tasks
@@ -120,7 +121,7 @@ class HeartbeatSender:
                     continue
                 self._outage.worked(queue, partition)
                 tries = 0
-                if not self._hear(origin, heard):
+                if not self._hear(origin, mentioned, heard):
                     # Usually the node answered after that time; if it was earlier, wait for it.
                     await asyncio.sleep(max(0.0, sent_at + interval - self._loop.time()))
                     now = self._loop.time()
@@ -129,8 +130,9 @@ class HeartbeatSender:
         finally:
             origin.beating = False
 
-    async def _ask(self, origin: Origin, seconds: float) -> Heard:
-        mentioned = origin.running.copy()
+    async def _ask(
+        self, origin: Origin, mentioned: dict[tuple[int, int], Execution], seconds: float
+    ) -> Heard:
         running = [(*key, execution.proof) for key, execution in mentioned.items()]
         context = self._context
         message = Heartbeat(
@@ -154,11 +156,18 @@ class HeartbeatSender:
                     execution.lease_ends_at = lease_ends_at
         return heard
 
-    def _hear(self, origin: Origin, heard: Heard) -> bool:
-        """Stop the attempts that the node lists; return whether any was running."""
+    def _hear(
+        self, origin: Origin, mentioned: dict[tuple[int, int], Execution], heard: Heard
+    ) -> bool:
+        """Stop those of the mentioned attempts that the node lists; return whether any was running.
+        The node names tasks: a next attempt at one, which this worker was given meanwhile, goes
+        on."""
         news = False
         lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
-        for (sequence, _), execution in list(origin.running.items()):
+        for key, execution in mentioned.items():
+            sequence, _ = key
+            if origin.running.get(key) is not execution:
+                continue
             if sequence in lost:
                 self._slots.lost(execution)
                 news = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArguments
 from maitred.metrics.histogram import SHORTEST_WORK, WORK_BOUNDS
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from maitred.worker.execution import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
+
+
+GIVEN_ELSEWHERE: Final = "a lease was lost: the node gives the task to another worker"
+GIVEN_AGAIN: Final = "a lease was lost: the node gives the task to this worker again"
+"""Log lines about an attempt that the node has given up."""
 
 
 class WorkerSlots:
@@ -99,6 +104,12 @@ class WorkerSlots:
             # The previous owner of the partition gave this attempt to this worker.
             self._freed()
             return
+        if given.attempt > 1:
+            # The node has given up an earlier attempt that still runs here. Two attempts at a task
+            # must not be in one heartbeat: its answer names tasks.
+            for earlier in list(origin.running.values()):
+                if earlier.key[0] == given.sequence:
+                    self.lost(earlier, GIVEN_AGAIN)
         if (
             self.lifecycle.phase is not SERVING
             or statistics.busy >= statistics.slots
@@ -190,12 +201,8 @@ class WorkerSlots:
         self._log_lost(execution, "a task was returned: its lease may have ended before it began")
         self.ended(execution, (RETURNED, outcomes.NIL))
 
-    def lost(
-        self,
-        execution: Execution,
-        why: str = "a lease was lost: the node gives the task to another worker",
-    ) -> None:
-        """Stop an attempt that the node gave to another worker."""
+    def lost(self, execution: Execution, why: str = GIVEN_ELSEWHERE) -> None:
+        """Stop an attempt that the node has given up."""
         if execution.told:
             return  # that was known, or the end is reported already
         self._log_lost(execution, why)

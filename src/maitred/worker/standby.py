@@ -148,8 +148,11 @@ class StandbyHeartbeats:
                 if execution.lease_ends_at > -inf
             }
             mentioned = {key: execution.proof for key, execution in running.items()}
+            # The answer names tasks: an end is not mentioned beside the next attempt at its task.
+            next_ones = {sequence for sequence, _ in running}
             for end in untold(origin):
-                mentioned.setdefault((end.sequence, end.attempt), end.proof)
+                if end.sequence not in next_ones:
+                    mentioned[end.sequence, end.attempt] = end.proof
             if not mentioned:
                 return
             interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)

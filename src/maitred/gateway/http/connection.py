@@ -55,7 +55,7 @@ class ConnectionListener(ReaderListener, Protocol):
     """The listener that accepted a connection; authenticates and serves its requests."""
 
     refused: Counter[str]
-    """Errors given as answers, by code."""
+    """Errors given as answers, by code; also those that broke off a stream."""
     connections: dict[HttpConnection, None]
     """The open connections of callers of the HTTP API."""
     guard: Guard
@@ -417,7 +417,11 @@ class HttpConnection(HttpReader):
             self.transport.write(held)
 
     def answer_error(self, request: HttpRequest, problem: MaitredError, extra: bytes = b"") -> None:
-        """Send an error as the whole answer."""
+        """Count an error, and send it as the whole answer; do nothing if the caller no longer waits
+        for it."""
+        if self._current is not request:
+            return
+        self.listener.refused[problem.code] += 1
         form = request.form or AS_JSON
         if form.name == "events":
             form = AS_JSON
@@ -465,11 +469,12 @@ class HttpConnection(HttpReader):
         self._over(request)
         self._finished(request)
 
-    def break_off(self, request: HttpRequest, last_words: bytes) -> None:
-        """Close the connection without the end of the body, so that the caller sees that it is
-        incomplete."""
+    def break_off(self, request: HttpRequest, code: str, last_words: bytes) -> None:
+        """Count the error with this code, and close the connection without the end of the body, so
+        that the caller sees that it is incomplete."""
         if self._current is not request:
             return
+        self.listener.refused[code] += 1
         self._over(request)
         self._stop_listening()
         self._forget_queue()

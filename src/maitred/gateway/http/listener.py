@@ -131,7 +131,7 @@ class HttpListener:
         self.log = gateway.log
         self.budgets = Budgets(settings)
         self.refused: Counter[str] = Counter()
-        """Errors given as answers, by code."""
+        """Errors given as answers, by code; also those that broke off a stream."""
         self._refusals = RefusalLog(self.refused, self.log)
         self._malformed_warning = OccasionalWarning(
             self.log, "no http on the http port", TOLD_SECONDS
@@ -405,7 +405,6 @@ class HttpListener:
         """Answer with an error."""
         try:
             typed = self.typed(request, problem)
-            self.refused[typed.code] += 1
             if isinstance(typed, PermissionDenied):
                 self._tell_of_refusal(connection, request, typed)
             connection.answer_error(request, typed)

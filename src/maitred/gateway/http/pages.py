@@ -12,10 +12,12 @@ from maitred.gateway.http.answers import GatewayState
 from maitred.gateway.http.formats import AS_JSON, JSON
 from maitred.gateway.http.openapi import document
 from maitred.metrics.exposition import CONTENT_TYPE, Samples, counter, gauge, gauges, page
-from maitred.metrics.families import PROCESSES
+from maitred.metrics.families import GATEWAY_ERRORS, PROCESSES
 from maitred.monitor.process_vitals import add_vitals
+from maitred.protocol.refusals import by_known_code
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Collection
 
     from maitred.client.statistics import GatewayStatistics
@@ -41,6 +43,8 @@ class MonitoredListener(Protocol):
     """Counts connections, requests and bytes."""
     budgets: Budgets
     """Count the bytes that all connections hold."""
+    refused: Counter[str]
+    """Errors given as answers, by code; also those that broke off a stream."""
 
     lag: LoopLag | None
     """Measures the event loop of the process; None: nothing does."""
@@ -101,6 +105,11 @@ class Pages:
         )
         lines += gauge(
             "maitred_gateway_ready", "1: its node is reached.", int(self._gateway.is_ready)
+        )
+        lines += counter(
+            GATEWAY_ERRORS.name,
+            GATEWAY_ERRORS.text,
+            [({"code": code}, count) for code, count in by_known_code(listener.refused)],
         )
         lines += self._access_families()
         querying = self._gateway.querying

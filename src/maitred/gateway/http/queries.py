@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from maitred.client.asked_query import Rows, Whole
 from maitred.dispatch.ask import Ask
-from maitred.errors import MaitredError, UnknownQuery
+from maitred.errors import InternalError, MaitredError, UnknownQuery
 from maitred.gateway.admin.caller import AdminCaller
 from maitred.gateway.admin.query_views import restrict_to_own
 from maitred.gateway.http.answers import CancelledQuery
@@ -168,11 +168,12 @@ class QueryRoutes:
             await connection.send_piece(request, form.end())
             connection.end_stream(request)
         except MaitredError as problem:
-            said = told(behind_us(problem), tracebacks=self._listener.settings.tracebacks)
-            connection.break_off(request, form.error(said))
+            of_caller = behind_us(problem)
+            said = told(of_caller, tracebacks=self._listener.settings.tracebacks)
+            connection.break_off(request, of_caller.code, form.error(said))
         except Exception:
             self._listener.log.exception("http stream failed")
-            connection.break_off(request, b"")
+            connection.break_off(request, InternalError.code, b"")
         finally:
             request.running = None
             await rows.aclose()
