@@ -20,7 +20,7 @@ from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
 from maitred.settings import GatewaySettings, Log, Node, User
 from maitred.surroundings import Surroundings
-from tests.console.world import Refusal, World
+from tests.console.world import POISON_NAME, Refusal, World
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 USERS = {
     "alice": (["admin"], "open sesame"),
     "rita": (["read"], "only looking"),
+    POISON_NAME: (["read", "reveal", "produce", "query"], "open sesame"),
 }
 """Users with their permissions in all namespaces, and their secrets."""
 
