@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
+from maitred.gateway.http.routes import ROUTES
 from tests.console.conftest import Tab, tab
 from tests.console.pictures import FOLDER, PICTURES, take
 
@@ -17,8 +18,11 @@ pytestmark = pytest.mark.timeout(300)
 """The first test may have to install the browser."""
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Browser, Page
 
+    from maitred.gateway.http.routes import HttpRoute
     from tests.console.stage import Stage
 
 QUEUE = "#/queues/bank/mail"
@@ -44,9 +48,11 @@ SHOWN = {
     "#/": "no worker serves it; 412 tasks wait",
     "#/queues": "media/thumbnails",
     QUEUE: "24 written to, 25 read",
+    "#/queues/media/mail": "Paused by alice",
     "#/queues/bank/mail/new": "send_mail",
     "#/tasks": "media/thumbnails",
     "#/tasks/bank/mail?state=dead": "ConnectionRefusedError",
+    "#/tasks/bank/mail?state=delayed": "ConnectionRefusedError",
     f"#/tasks/bank/mail/0/{DEAD_TASK}": "attempt 4",
     "#/dead": "162,000",
     "#/dead/bank/mail": "98,820",
@@ -316,40 +322,124 @@ def test_waits_of_long_ago_are_not_those_of_now(browser: Browser, stage: Stage) 
             assert (f"p99 {nothing}" not in shown) == begins, (steps, shown)
 
 
-def test_a_user_without_rights(browser: Browser, stage: Stage) -> None:
+PRIVATE = "Show private data"
+
+WITHHELD: dict[str, set[str]] = {
+    "#/": set(),
+    "#/queues": set(),
+    QUEUE: {"Pause", "Purge", "Delete", "Change", "Cancel all…", PRIVATE},
+    "#/queues/media/mail": {"Resume", "Purge", "Delete", "Change", "Cancel all…", PRIVATE},
+    "#/queues/bank/mail/new": {"Enqueue a task", "Ask a query"},
+    "#/tasks": set(),
+    "#/tasks/bank/mail?state=dead": {"Retry all…", "Drop all…", "Run again all…", PRIVATE},
+    "#/tasks/bank/mail?state=delayed": {"Cancel all…", "Run now all…", PRIVATE},
+    f"#/tasks/bank/mail/0/{DEAD_TASK}": {
+        *("Retry", "Drop", "Run again", "With other arguments", PRIVATE)
+    },
+    "#/dead": set(),
+    "#/dead/bank/mail": {"Retry all", "Drop all", "Retry", "Drop"},
+    "#/workers": {"Offline", "Online"},
+    "#/queries/bank": {"Cancel"},
+    "#/nodes": set(),
+}
+"""The controls of each page that a user without rights sees and cannot use."""
+
+CONTROLS = """() => [...document.querySelectorAll('main button')]
+    .filter(one => !one.matches('.sort, .tab, .chip') && one.textContent !== 'Hide the last hour')
+    .map(one => {
+        const denied = one.getAttribute('aria-disabled') === 'true';
+        if (denied) one.click();
+        return [one.textContent, denied, one.title, getComputedStyle(one).color];
+    })"""
+"""Everything in a page that does more than sort and filter; what is disabled is clicked."""
+
+
+def test_a_user_without_rights_can_use_no_control(browser: Browser, stage: Stage) -> None:
     with tab(browser, stage.url) as one:
         page = one.page
         one.log_in("rita")
         one.sees("read-only")
         colours = set()
-        for place, name in (
-            (QUEUE, "Pause"),
-            (QUEUE, "Purge"),
-            ("#/dead/bank/mail", "Retry all"),
-            ("#/workers", "Offline: worker-0000"),
-            ("#/queries/bank", "Cancel"),
-            ("#/tasks/bank/mail?state=dead", "Show private data"),
-        ):
+        for place, names in WITHHELD.items():
+            one.go("#/nowhere", "Nothing here")
             one.go(place, "")
-            button = one.button(name).first
-            button.wait_for()
-            assert button.get_attribute("aria-disabled") == "true"
-            colours.add(button.evaluate("one => getComputedStyle(one).color"))
-            assert "it needs the permission" in (button.get_attribute("title") or "")
-            button.click(force=True)
+            one.sees(SHOWN[place])
+            found = page.evaluate(CONTROLS)
+            assert [text for text, denied, _, _ in found if not denied] == [], place
+            assert {text for text, _, _, _ in found} == names, place
+            for text, _, title, colour in found:
+                assert "it needs the permission" in title, (place, text)
+                colours.add(colour)
+            if names:
+                one.sees("The user rita may not do this: it needs the permission ")
             assert page.get_by_role("dialog").count() == 0
         assert len(colours) == 1, "all of them look disabled"
-        # What the console leaves out, the gateway refuses.
-        csrf = page.evaluate("fetch('/v1/me').then(one => one.json()).then(one => one.csrf)")
-        for mark, status in ((csrf, 403), ("", 403)):
-            sent = page.evaluate(
-                """mark => fetch('/v1/bank/queues/mail/pause', {method: 'POST', body: '{}',
-                    headers: {'Content-Type': 'application/json', 'Maitred-Csrf': mark}})
-                    .then(one => one.status)""",
-                mark,
-            )
-            assert sent == status
+        one.go("#/queues/bank/mail/new", "enqueue or ask")
+        for label, value in (("address", "a@example.com"), ("order", "5"), ("card", "4111")):
+            page.get_by_label(label).fill(value)
+        page.keyboard.press("Enter")
         assert stage.world.changes == []
+
+
+BODIES = {
+    "act_on_tasks": {"action": "drop", "ids": [f"0/{DEAD_TASK}"], "reason": ""},
+    "pause_queue": {"reason": "for a test"},
+}
+"""What a request that changes something has as its body, if not an empty object."""
+
+SEND = """([method, path, body, mark]) => fetch(path, {
+    method,
+    headers: {'Content-Type': 'application/json', ...(mark === null ? {} : {'Maitred-Csrf': mark})},
+    body: method === 'DELETE' ? undefined : JSON.stringify(body),
+}).then(async answer => [answer.status, await answer.text()])"""
+
+
+def changing() -> Iterator[tuple[HttpRoute, tuple[str, str, dict[str, Any]]]]:
+    """Yield each route of the API that changes something, with a request."""
+    for route in ROUTES:
+        if route.method != "GET":
+            names = {"namespace": "bank", "queue": "mail", "worker": "worker-0000"}
+            path = route.path.format(**names, partition=0, sequence=DEAD_TASK)
+            yield route, (route.method, path, BODIES.get(route.handler, {}))
+
+
+def mark_of(page: Page) -> str:
+    """Return the mark of the page's session."""
+    mark: str = page.evaluate("fetch('/v1/me').then(one => one.json()).then(one => one.csrf)")
+    assert mark
+    return mark
+
+
+def test_the_gateway_refuses_what_the_console_disables(browser: Browser, stage: Stage) -> None:
+    with tab(browser, stage.url) as one:
+        one.log_in("rita")
+        mark = mark_of(one.page)
+        for route, request in changing():
+            if route.permission is not None:  # of a query, its own user may do more
+                status, said = one.page.evaluate(SEND, [*request, mark])
+                assert status == 403, route.handler
+                assert f"{route.permission!r}" in said, (route.handler, said)
+        assert stage.world.changes == []
+
+
+def test_a_session_changes_nothing_without_its_mark(browser: Browser, stage: Stage) -> None:
+    """A page of another origin can make the browser send the cookie, and cannot know the mark."""
+    made = stage.world.changes
+    with tab(browser, stage.url) as one:
+        one.log_in("alice")
+        mark = mark_of(one.page)
+        for route, request in changing():
+            for wrong in (None, "", mark[:-1], mark + "a"):
+                status, said = one.page.evaluate(SEND, [*request, wrong])
+                assert status == 403, (route.handler, wrong)
+                assert "lacks the mark of that session" in said, (route.handler, said)
+            assert made == [], route.handler
+            status, said = one.page.evaluate(SEND, [*request, mark])
+            assert status in {200, 202}, (route.handler, said)
+            assert [(method, handler) for method, handler, _ in made] == [
+                (route.method, route.handler)
+            ]
+            made.clear()
 
 
 def test_a_node_that_goes_away_and_comes_back(browser: Browser, stage: Stage) -> None:
