@@ -50,6 +50,10 @@ class Stage:
         self.port = port
         self.away = False
         """Whether the node behind the gateway does not answer."""
+        self.streams = 0
+        """Streams of events that pages have open."""
+        self.streams_begun = 0
+        self._streams_changed = asyncio.Event()
         self._users = users
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -77,6 +81,16 @@ class Stage:
             return work()
 
         return asyncio.run_coroutine_threadsafe(do(), self._loop).result(20)
+
+    def wait_for_streams(self, number: int) -> None:
+        """Wait until pages have so many streams of events open."""
+
+        async def wait() -> None:
+            while self.streams != number:
+                self._streams_changed.clear()
+                await self._streams_changed.wait()
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -107,6 +121,20 @@ class Stage:
         for name in handlers:
             if name not in KEPT and name not in views.by_handler:
                 handlers[name] = self._change
+        handlers["live"] = self._counted(handlers["live"])
+
+    def _counted(self, stream: Any) -> Any:  # noqa: ANN401
+        async def counted(*arguments: Any) -> None:  # noqa: ANN401
+            self.streams += 1
+            self.streams_begun += 1
+            self._streams_changed.set()
+            try:
+                await stream(*arguments)
+            finally:
+                self.streams -= 1
+                self._streams_changed.set()
+
+        return counted
 
     def _view(self, name: str) -> Any:  # noqa: ANN401
         async def view(caller: Any, params: dict[str, Any], *values: Any) -> Any:  # noqa: ANN401
