@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from maitred.gateway.http.routes import HttpRoute
     from tests.console.stage import Stage
@@ -303,6 +303,42 @@ def test_every_action(browser: Browser, stage: Stage) -> None:
         act_on_a_queue(one, made)
         act_on_tasks(one, made)
         act_on_workers_and_queries(one, made)
+
+
+def test_who_went_elsewhere_meanwhile_stays_there(browser: Browser, stage: Stage) -> None:
+    """A deleted queue, or a task that runs again, shows another page, unless the user left; and a
+    page that was left asks for nothing more."""
+    asked: list[str] = []
+    with tab(browser, stage.url) as one:
+        page = one.page
+
+        def leave(route: Route) -> None:
+            if route.request.method in {"DELETE", "POST"}:
+                page.evaluate("location.hash = '#/workers'")
+                page.get_by_role("heading", level=1, name="Workers").wait_for()
+                asked.clear()
+            route.continue_()
+
+        one.log_in("alice")
+        page.route(re.compile("/v1/bank/queues/mail"), leave)
+        page.on("request", lambda request: asked.append(request.url))
+        one.go(QUEUE, "bank/mail")
+        one.button("Pause").click()
+        one.confirm("Pause")
+        one.sees("bank/mail is paused.")
+        page.evaluate("fetch('/v1/me').then(one => one.text())")
+        assert not [url for url in asked if "/v1/live" in url and "mail" in url]
+        assert asked[-1].endswith("/v1/me")
+        one.go(QUEUE, "bank/mail")
+        one.button("Delete").click()
+        one.confirm("Delete", typed="mail")
+        one.sees("bank/mail is deleted.")
+        assert page.url.endswith("#/workers")
+        one.go(f"#/tasks/bank/mail/0/{DEAD_TASK}", DEAD_TASK)
+        one.button("Run again").click()
+        one.confirm("Run again")
+        one.sees("1 task added again.")
+        assert page.url.endswith("#/workers")
 
 
 def test_waits_of_long_ago_are_not_those_of_now(browser: Browser, stage: Stage) -> None:

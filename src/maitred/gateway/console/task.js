@@ -50,7 +50,8 @@ export class TaskPage {
 
   async act(action) {
     const answer = await change(this.namespace, this.queue, action, [`${this.partition}/${this.sequence}`]);
-    if (answer === null) return;
+    // Who went elsewhere meanwhile stays there.
+    if (answer === null || this.app.view !== this) return;
     const added = Object.values(answer.added ?? {})[0];
     if (added) go(place(["tasks", this.namespace, this.queue, ...added.split("/").slice(-2)]));
     else this.live.refresh();
