@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from maitred.errors import MaitredError, RemoteError, Unavailable, UnknownQueue, UnknownTask
@@ -45,8 +46,16 @@ REFUSALS: dict[str, type[MaitredError]] = {
 class Stage:
     """A gateway in a thread of its own."""
 
-    def __init__(self, world: World, *, users: bool = True, port: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        users: bool = True,
+        port: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.world = world
+        self.clock = clock
         self.port = port
         self.away = False
         """Whether the node behind the gateway does not answer."""
@@ -104,9 +113,9 @@ class Stage:
             for name, (permissions, secret) in USERS.items()
         }
         settings = Node(gateway=GatewaySettings(port=self.port), users=users if self._users else {})
-        self._gateway = Gateway(
-            "maitred://127.0.0.1:1", settings, Surroundings.real(), logger(Log(level="error"))
-        )
+        surroundings = replace(Surroundings.real(), wall_clock=self.clock)
+        log = logger(Log(level="error"))
+        self._gateway = Gateway("maitred://127.0.0.1:1", settings, surroundings, log)
         self.listener = HttpListener(port=self.port)
         address = await self._gateway.open(self.listener)
         self.port = int(address.rpartition(":")[2])
@@ -159,7 +168,7 @@ class Stage:
     def _answered(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
         if self.away:
             raise Unavailable("The node cannot be reached.", remedy="Try again later.")
-        self.world.now = time.time()
+        self.world.now = self.clock()
         try:
             return work()
         except Refusal as refusal:

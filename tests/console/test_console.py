@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from PIL import Image
 
 from maitred.gateway.http.routes import ROUTES
 from tests.console.conftest import Tab, tab
-from tests.console.pictures import FOLDER, PICTURES, take
 
 pytestmark = pytest.mark.timeout(300)
 """The first test may have to install the browser."""
@@ -541,14 +538,3 @@ def test_a_window_without_the_focus_asks_for_nothing_after_a_while(
             later("blur", 20.1)
             assert page.get_by_role("button", name="Paused").count() == 1
             stage.wait_for_streams(0)
-
-
-def test_the_documents_pictures_can_be_taken_again(browser: Browser, stage: Stage) -> None:
-    page = (FOLDER.parent / "console.md").read_text()
-    for name, (_, _, _, options) in PICTURES.items():
-        assert f"pictures/console-{name}.png" in page
-        with Image.open(FOLDER / f"console-{name}.png") as kept:
-            assert kept.size == tuple(options["viewport"].values())
-    with Image.open(BytesIO(take(browser, stage, "dead"))) as taken:
-        assert taken.size == tuple(PICTURES["dead"][3]["viewport"].values())
-        assert len(taken.getcolors() or ()) > 20  # it is no empty page
