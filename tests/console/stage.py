@@ -1,7 +1,7 @@
 """The real HTTP listener with an imaginary node behind it, for tests in a browser.
 
 Static files, logins, sessions, streams, and the checks of permissions are the real ones. The
-answers of the admin API come from `World`.
+answers of the admin API come from `World`, and have the classes of the API.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
 from maitred.settings import GatewaySettings, Log, Node, User
 from maitred.surroundings import Surroundings
+from tests.console.shapes import answer_of
 from tests.console.world import POISON_NAME, Refusal, World
 from tests.security.cheap import cheaply
 
@@ -148,9 +149,9 @@ class Stage:
     def _view(self, name: str) -> Any:  # noqa: ANN401
         async def view(caller: Any, params: dict[str, Any], *values: Any) -> Any:  # noqa: ANN401
             if name == "me":
-                return self._me(caller)
+                return answer_of(name, self._me(caller))
             given = {key: _text(value) for key, value in params.items()}
-            return self._answered(lambda: self.world.view(name, given, values))
+            return answer_of(name, self._answered(lambda: self.world.view(name, given, values)))
 
         return view
 
@@ -184,7 +185,8 @@ class Stage:
         method = request.method.decode()
         answer = self._answered(lambda: self.world.change(method, request.route, values, body))
         status = 202 if request.route == "add_task" else 200
-        connection.answer(request, status, JSON, AS_JSON.value(answer))
+        shaped = answer_of(request.route, answer)
+        connection.answer(request, status, JSON, AS_JSON.value(shaped))
 
 
 KEPT = frozenset(

@@ -416,6 +416,7 @@ def test_a_user_without_rights_can_use_no_control(browser: Browser, stage: Stage
 BODIES: dict[str, dict[str, Any]] = {
     "act_on_tasks": {"action": "drop", "ids": [f"0/{DEAD_TASK}"], "reason": ""},
     "pause_queue": {"reason": "for a test"},
+    "resize_queue": {"read": 2, "write": 1},
 }
 """What a request that changes something has as its body, if not an empty object."""
 

@@ -16,10 +16,13 @@ from msgspec import to_builtins
 from maitred.client.dead_groups import DeadGroup
 from maitred.client.queue_problems import problems_of
 from maitred.client.queue_states import ListedQueue
+from maitred.gateway.admin.queue_views import queue_state
 from maitred.gateway.admin.ring_views import partition_of, ring_state
 from maitred.matching.controls import Pause
 from maitred.membership.ring_map import RingMap
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
+from maitred.protocol.tasks import PartitionDescription
+from tests.console.shapes import shaped
 
 QUEUES: Final = 10_000
 WORKERS: Final = 1_000
@@ -155,6 +158,7 @@ class World:
             "added_per_second": added,
             "finished_per_second": 0.0 if unserved else added * 0.98,
             "failed": int(swing * 17) if number % 5 == 0 else 0,
+            "died": self.dead_of(number),
             "dead": self.dead_of(number),
             "paused": self.paused.get(name)
             or (
@@ -236,16 +240,9 @@ class World:
         row = self.row(number)
         count = row["partitions"]
         partitions = [self.partition(number, one, row) for one in range(count)]
-        paused = row["paused"]
-        return {
-            "namespace": namespace,
-            "queue": queue,
-            "backlog": sum(one["backlog"] for one in partitions),
-            "running": row["running"],
+        partitions[0] |= {
             "later": row["backlog"] // 20,
-            "dead": row["dead"],
-            "offers": sum(one["offers"] for one in partitions),
-            "stored": {
+            "queue_stored": {
                 "tasks": row["backlog"],
                 "bytes": row["backlog"] * 320,
                 "most_tasks": None,
@@ -259,8 +256,7 @@ class World:
             },
             "workers": [self.worker(one)["worker"] for one in range(row["workers"])],
             "served_seconds_ago": 0 if row["workers"] else 5_400.0,
-            "partitions": partitions,
-            "controls": {"version": 7, "pause": paused, "settings": {}},
+            "controls": {"version": 7, "pause": row["paused"], "settings": {}},
             "settings": {
                 "rate_per_second": {
                     "value": None,
@@ -285,20 +281,23 @@ class World:
                 },
             },
         }
+        found = [shaped(one, PartitionDescription) for one in partitions]
+        answer: dict[str, Any] = to_builtins(queue_state(namespace, queue, found))
+        return answer
 
     def partition(self, number: int, partition: int, row: dict[str, Any]) -> dict[str, Any]:
         count = row["partitions"]
+        counts = [count, max(1, count - (1 if count == 25 else 0)), 4]
         share = (0.4 + wave(number + partition * 5, self.now, 120)) / count
         return {
             "partition": partition,
             "node": f"{(partition % 3) * 7919 + 4242:08x}-2f6a-4c0e",
             "shard": partition % 4,
             "state": "read-only" if partition == 24 else "writable",
-            "counts": {
-                "read": count,
-                "write": max(1, count - (1 if count == 25 else 0)),
-                "version": 4,
-            },
+            "counts": counts,
+            "range_id": 6,
+            "read_level": 4_294_967_296,
+            "ack_level": 4_294_967_296,
             "backlog": int(row["backlog"] * share),
             "backlog_age_seconds": row["oldest_seconds"],
             "running": int(row["running"] * share + 0.5),
@@ -308,6 +307,14 @@ class World:
             "workers": [],
             "added_per_second": row["added_per_second"] * share,
             "finished_per_second": row["finished_per_second"] * share,
+            "added": 0,
+            "finished": 0,
+            "failed": 0,
+            "lost": 0,
+            "matched_at_once": 0,
+            "never_written": 0,
+            "wait_p50_seconds": 0.002,
+            "wait_p99_seconds": 0.009,
             "forwarded_tasks": int(self.now % 100_000 * (1 + partition % 4)) if partition else 0,
             "forwarded_offers": int(self.now % 100_000 * (partition % 3)) if partition else 0,
             "parent": None if partition == 0 else 0 if partition <= 4 else (partition - 1) // 5,
@@ -349,6 +356,7 @@ class World:
                     [0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]
                 ),
             },
+            "unreachable": [],
         }
 
     # Tasks
@@ -499,9 +507,11 @@ class World:
                 {"at": task["ended_at"], "what": task["state"], "attempt": 1, "worker": worker}
             )
             events.append({"at": task["kept_until"], "what": "forgotten"})
+        nothing: dict[str, Any] = dict.fromkeys(("worker", "by", "error", "message"), "")
+        nothing |= {"attempt": 0, "forwarded": False, "omitted": 0}
         return {
             "task": task,
-            "events": events,
+            "events": [nothing | event for event in events],
             "node": "00001092-2f6a-4c0e",
             "shard": partition,
             "retention": 600.0,
@@ -512,7 +522,6 @@ class World:
             if state == "ended" and reveal
             else None,
             "result_withheld": "" if reveal else "permission",
-            "progress": "",
             "function": self.text("send_mail"),
         }
 
@@ -533,7 +542,8 @@ class World:
                 }
             )
         groups = [one for one in groups if one["count"]]
-        return {"groups": groups, "more": False, "cursor": None, "unreachable": []}
+        answer = {"groups": groups, "looked_at": dead, "more": False, "cursor": None}
+        return {**answer, "unreachable": []}
 
     def act(self, body: dict[str, Any], namespace: str, queue: str) -> dict[str, Any]:
         if "ids" in body:
@@ -546,6 +556,7 @@ class World:
                 "added": added,
                 "matched": len(body["ids"]),
                 "cursor": None,
+                "unreachable": [],
             }
         number = self.number_of(namespace, queue)
         total = self.dead_of(number)
@@ -561,6 +572,7 @@ class World:
             "added": {},
             "matched": done,
             "cursor": str(end) if end < total else None,
+            "unreachable": [],
         }
 
     # Workers, queries, nodes
@@ -674,6 +686,8 @@ class World:
                     "requests_per_second": 4_000 * wave(node + one, self.now, 60),
                     "in_flight": 12,
                     "forwarded": 991,
+                    "received_forwarded": 990,
+                    "errors": {},
                     "loop_lag_seconds": 0.003 * wave(one, self.now, 30),
                     "parts": {
                         "writer": {"commits": 88_123, "partitions_waiting": one},
@@ -806,7 +820,9 @@ class World:
                         {"name": "card", "type": "str", "required": True, "hidden": True},
                     ],
                 }
-            ]
+            ],
+            "takes_anything": False,
+            "served_seconds_ago": 0.0,
         }
 
     # Requests
@@ -859,17 +875,35 @@ class World:
             case "pause_queue", (namespace, queue):
                 pause = {"by": "alice", "at": self.now, "reason": body["reason"]}
                 self.paused[f"{namespace}/{queue}"] = pause
+                return self.controls(pause)
             case "resume_queue", (namespace, queue):
                 self.paused[f"{namespace}/{queue}"] = {}
+                return self.controls(None)
+            case "set_queue", _:
+                return self.controls(None)
+            case "resize_queue", _:
+                return {"read": body["read"], "write": body["write"], "version": 5}
             case "purge_queue", _:
                 return {"tasks": {"waiting": 412}, "cursor": None, "unreachable": []}
+            case "delete_queue", _:
+                return {"partitions": 25, "tasks": 412, "dead": 0, "workers": 1}
+            case (("worker_offline" | "worker_online"), _):
+                return {"workers": [self.worker(0)]}
             case "add_task", (namespace, queue):
-                return {"id": f"{namespace}/{queue}/0/4294967300", "location": "/"}
+                name = f"{namespace}/{queue}/0/4294967300"
+                return {"id": name, "partition": 0, "sequence": 4294967300, "location": "/"}
+            case "cancel_task", _:
+                return {"state": "cancelled"}
             case "query", _:
                 return {"asked": body}
             case "cancel_query", (_, sequence):
                 return {"sequence": sequence, "state": "cancelling"}
-        return {}
+        raise Refusal(404, "unknown-route", f"There is no action {handler}.")
+
+    def controls(self, pause: dict[str, Any] | None) -> dict[str, Any]:
+        """Answer that the controls of a queue have changed."""
+        controls = {"version": 8, "pause": pause}
+        return {"controls": controls, "changed": True, "partitions": 25, "told": 25}
 
 
 STATES: Final = ("running", "waiting", "delayed", "dead", "ended")

@@ -198,7 +198,7 @@ export class TaskPage {
   }
 
   outcome() {
-    const { task, traceback, result, result_withheld: withheld, progress } = this.found;
+    const { task, traceback, result, result_withheld: withheld } = this.found;
     const failed = task.error || task.reason;
     return h(
       "section",
@@ -207,7 +207,6 @@ export class TaskPage {
       failed ? h("p", { class: "problem" }, h("strong", {}, task.error || task.reason), task.message ? ` ${task.message}` : "") : null,
       failed && task.error && task.reason && task.reason !== task.error && task.reason !== "failed" ? h("p", { class: "dim" }, `The last attempt: ${task.reason}.`) : null,
       traceback ? textBox("Traceback", traceback) : null,
-      progress ? h("p", {}, progress) : null,
       result !== null && result !== undefined && !(withheld ?? "") && task.state === "done"
         ? textBox("Result", json(result))
         : task.state === "done"
