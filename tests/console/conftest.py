@@ -27,8 +27,9 @@ FLAGS = (
     "--disable-dev-shm-usage",
 )
 
-WAIT_MS = 30_000
-"""How long a test waits for what it expects; a machine that is busy needs some of it."""
+WAIT_MS = 120_000
+"""How long a test waits for what it expects. On a machine that is busy an answer takes long, and
+the gateway then pauses for up to half a minute before it looks again."""
 
 
 @pytest.fixture(scope="module")

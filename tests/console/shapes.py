@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, convert
-from msgspec.structs import fields
 
 from maitred.gateway.http.openapi import ANSWERS
 
@@ -34,10 +33,10 @@ def answer_of(handler: str, value: dict[str, Any]) -> object:
 def _unknown(given: Any, read: object, where: str) -> Iterator[str]:  # noqa: ANN401
     """Yield what was given and is nowhere in what was read."""
     if isinstance(read, Struct) and not read.__struct_config__.array_like:
-        known = {one.encode_name: getattr(read, one.name) for one in fields(read)}
+        known = dict(zip(read.__struct_encode_fields__, read.__struct_fields__, strict=True))
         for name, value in given.items():
             if name in known:
-                yield from _unknown(value, known[name], f"{where}.{name}")
+                yield from _unknown(value, getattr(read, known[name]), f"{where}.{name}")
             else:
                 yield f"{where}.{name}"
     elif isinstance(read, dict):
@@ -45,4 +44,5 @@ def _unknown(given: Any, read: object, where: str) -> Iterator[str]:  # noqa: AN
             yield from _unknown(value, read[name], f"{where}[{name!r}]")
     elif isinstance(read, list):
         for value, each in zip(given, read, strict=True):
-            yield from _unknown(value, each, f"{where}[]")
+            if not isinstance(each, float | None):  # a long series of numbers
+                yield from _unknown(value, each, f"{where}[]")
