@@ -1,7 +1,7 @@
 """The real HTTP listener with an imaginary node behind it, for tests in a browser.
 
 Static files, logins, sessions, streams, and the checks of permissions are the real ones. The
-answers of the admin API come from `World`.
+answers of the admin API come from `World`, and have the classes of the API.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from maitred.errors import MaitredError, RemoteError, Unavailable, UnknownQueue, UnknownTask
@@ -20,7 +21,8 @@ from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
 from maitred.settings import GatewaySettings, Log, Node, User
 from maitred.surroundings import Surroundings
-from tests.console.world import Refusal, World
+from tests.console.shapes import answer_of
+from tests.console.world import POISON_NAME, Refusal, World
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 USERS = {
     "alice": (["admin"], "open sesame"),
     "rita": (["read"], "only looking"),
+    POISON_NAME: (["read", "reveal", "produce", "query"], "open sesame"),
 }
 """Users with their permissions in all namespaces, and their secrets."""
 
@@ -51,12 +54,18 @@ class Stage:
         users: bool = True,
         port: int = 0,
         node: str = "maitred://127.0.0.1:1",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.world = world
+        self.clock = clock
         self._node = node
         self.port = port
         self.away = False
         """Whether the node behind the gateway does not answer."""
+        self.streams = 0
+        """Streams of events that pages have open."""
+        self.streams_begun = 0
+        self._streams_changed = asyncio.Event()
         self._users = users
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -85,6 +94,16 @@ class Stage:
 
         return asyncio.run_coroutine_threadsafe(do(), self._loop).result(20)
 
+    def wait_for_streams(self, number: int) -> None:
+        """Wait until pages have so many streams of events open."""
+
+        async def wait() -> None:
+            while self.streams != number:
+                self._streams_changed.clear()
+                await self._streams_changed.wait()
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._start())
@@ -97,9 +116,9 @@ class Stage:
             for name, (permissions, secret) in USERS.items()
         }
         settings = Node(gateway=GatewaySettings(port=self.port), users=users if self._users else {})
-        self._gateway = Gateway(
-            self._node, settings, Surroundings.real(), logger(Log(level="error"))
-        )
+        surroundings = replace(Surroundings.real(), wall_clock=self.clock)
+        log = logger(Log(level="error"))
+        self._gateway = Gateway(self._node, settings, surroundings, log)
         self.listener = HttpListener(port=self.port)
         address = await self._gateway.open(self.listener)
         self.port = int(address.rpartition(":")[2])
@@ -114,13 +133,27 @@ class Stage:
         for name in handlers:
             if name not in KEPT and name not in views.by_handler:
                 handlers[name] = self._change
+        handlers["live"] = self._counted(handlers["live"])
+
+    def _counted(self, stream: Any) -> Any:  # noqa: ANN401
+        async def counted(*arguments: Any) -> None:  # noqa: ANN401
+            self.streams += 1
+            self.streams_begun += 1
+            self._streams_changed.set()
+            try:
+                await stream(*arguments)
+            finally:
+                self.streams -= 1
+                self._streams_changed.set()
+
+        return counted
 
     def _view(self, name: str) -> Any:  # noqa: ANN401
         async def view(caller: Any, params: dict[str, Any], *values: Any) -> Any:  # noqa: ANN401
             if name == "me":
-                return self._me(caller)
+                return answer_of(name, self._me(caller))
             given = {key: _text(value) for key, value in params.items()}
-            return self._answered(lambda: self.world.view(name, given, values))
+            return answer_of(name, self._answered(lambda: self.world.view(name, given, values)))
 
         return view
 
@@ -138,7 +171,7 @@ class Stage:
     def _answered(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
         if self.away:
             raise Unavailable("The node cannot be reached.", remedy="Try again later.")
-        self.world.now = time.time()
+        self.world.now = self.clock()
         try:
             return work()
         except Refusal as refusal:
@@ -154,7 +187,8 @@ class Stage:
         method = request.method.decode()
         answer = self._answered(lambda: self.world.change(method, request.route, values, body))
         status = 202 if request.route == "add_task" else 200
-        connection.answer(request, status, JSON, AS_JSON.value(answer))
+        shaped = answer_of(request.route, answer)
+        connection.answer(request, status, JSON, AS_JSON.value(shaped))
 
 
 KEPT = frozenset(

@@ -16,10 +16,13 @@ from msgspec import to_builtins
 from maitred.client.dead_groups import DeadGroup
 from maitred.client.queue_problems import problems_of
 from maitred.client.queue_states import ListedQueue
+from maitred.gateway.admin.queue_views import queue_state
 from maitred.gateway.admin.ring_views import partition_of, ring_state
 from maitred.matching.controls import Pause
 from maitred.membership.ring_map import RingMap
 from maitred.membership.view import ClusterMember, ClusterView, MemberState
+from maitred.protocol.tasks import PartitionDescription
+from tests.console.shapes import shaped
 
 QUEUES: Final = 10_000
 WORKERS: Final = 1_000
@@ -44,6 +47,14 @@ ERRORS: Final = (
     ("KeyError", "'address'", "failed", 1),
 )
 """Class, message, reason and percent of the dead letters."""
+
+POISON: Final = (
+    "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>{{7*7}}javascript:hack()"
+)
+"""Text that would run if a page took it for markup, a template or an address."""
+
+POISON_NAME: Final = POISON.replace(":", " ")
+"""The same as a name of a queue, a namespace or a user: those have no colons."""
 
 STEP: Final = 10
 POINTS: Final = 360
@@ -73,8 +84,8 @@ class World:
     queues: int = QUEUES
     workers: int = WORKERS
     dead_letters: int = DEAD_LETTERS
-    poison: str = ""
-    """Text that stands in every field that users can set."""
+    poisoned: bool = False
+    """Whether `POISON` stands in every field that users can set, or other programs of theirs."""
     still_steps: int = 0
     """In so many of the last steps of the series no task began, so that there are no waits."""
     paused: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -94,14 +105,20 @@ class World:
             self._rows = (moment, [self.row(number) for number in range(self.queues)])
         return list(self._rows[1])
 
+    def text(self, usual: str) -> str:
+        """Return what a user has typed."""
+        return POISON if self.poisoned else usual
+
     def names(self, number: int) -> tuple[str, str]:
         namespace = NAMESPACES[number % len(NAMESPACES)]
+        if self.poisoned and number == 3:
+            return namespace, POISON_NAME
         kind = KINDS[(number // len(NAMESPACES)) % len(KINDS)]
         region = number // (len(NAMESPACES) * len(KINDS))
         return namespace, f"{kind}-{region:03}" if region else kind
 
     def number_of(self, namespace: str, queue: str) -> int:
-        if self.poison and queue == self.poison:
+        if self.poisoned and queue == POISON_NAME:
             return 3
         kind, _, region = queue.partition("-")
         try:
@@ -114,14 +131,12 @@ class World:
                 404,
                 "unknown-queue",
                 f"The queue {namespace}/{queue} does not exist.",
-                "Did you mean 'mail'?",
+                f"Did you mean {POISON_NAME if self.poisoned else 'mail'!r}?",
             )
         return number
 
     def row(self, number: int) -> dict[str, Any]:
         namespace, queue = self.names(number)
-        if self.poison and number == 3:
-            queue = self.poison
         name = f"{namespace}/{queue}"
         swing = wave(number, self.now)
         busy = 1.0 / (1 + number % 97)
@@ -129,25 +144,28 @@ class World:
         backlog = int(swing * busy * 4_000) if number % 3 == 0 else int(swing * busy * 30)
         if unserved:
             backlog = 412
-        slow = number == 6
+        slow = number == 6 or (self.poisoned and number == 3)
         added = swing * busy * 140
         return {
             "namespace": namespace,
             "queue": queue,
             "backlog": backlog + (9_000 if slow else 0),
             "oldest_seconds": 731.0 if unserved else 190.0 if slow else backlog / 900.0,
-            "running": 0 if unserved else int(8 * busy * swing) + (1 if number % 7 == 0 else 0),
+            "running": 0
+            if unserved
+            else int(8 * busy * swing) + (1 if number % 7 in (0, 3) else 0),
             "slots_free": 0 if unserved or slow else int(40 * busy * (1 - swing)) + 1,
             "added_per_second": added,
             "finished_per_second": 0.0 if unserved else added * 0.98,
             "failed": int(swing * 17) if number % 5 == 0 else 0,
+            "died": self.dead_of(number),
             "dead": self.dead_of(number),
             "paused": self.paused.get(name)
             or (
                 {
-                    "by": self.poison or "alice",
+                    "by": self.text("alice"),
                     "at": self.now - 640,
-                    "reason": self.poison or "The mail provider is down",
+                    "reason": self.text("The mail provider is down"),
                 }
                 if number == 2 and name not in self.paused
                 else None
@@ -210,23 +228,21 @@ class World:
             "dead": "dead",
         }.get(given.get("sort", "name"))
         rows.sort(key=lambda row: (-row[by] if by else 0, row["namespace"], row["queue"]))
-        return {**paged("queues", rows, given), "namespaces": namespaces}
+        page = paged("queues", rows, given)
+        if self.poisoned:
+            namespaces[POISON_NAME] = 1
+            error = {"code": "timeout", "message": POISON, "remedy": POISON, "outcome": "unknown"}
+            page["unreachable"] = [{"queue": f"shop/{POISON_NAME}", "error": error}]
+        return {**page, "namespaces": namespaces}
 
     def describe(self, namespace: str, queue: str) -> dict[str, Any]:
         number = self.number_of(namespace, queue)
         row = self.row(number)
         count = row["partitions"]
         partitions = [self.partition(number, one, row) for one in range(count)]
-        paused = row["paused"]
-        return {
-            "namespace": namespace,
-            "queue": queue,
-            "backlog": sum(one["backlog"] for one in partitions),
-            "running": row["running"],
+        partitions[0] |= {
             "later": row["backlog"] // 20,
-            "dead": row["dead"],
-            "offers": sum(one["offers"] for one in partitions),
-            "stored": {
+            "queue_stored": {
                 "tasks": row["backlog"],
                 "bytes": row["backlog"] * 320,
                 "most_tasks": None,
@@ -240,8 +256,7 @@ class World:
             },
             "workers": [self.worker(one)["worker"] for one in range(row["workers"])],
             "served_seconds_ago": 0 if row["workers"] else 5_400.0,
-            "partitions": partitions,
-            "controls": {"version": 7, "pause": paused, "settings": {}},
+            "controls": {"version": 7, "pause": row["paused"], "settings": {}},
             "settings": {
                 "rate_per_second": {
                     "value": None,
@@ -260,26 +275,29 @@ class World:
                 "scaling.partitions_max": {
                     "value": 32,
                     "source": "live",
-                    "by": self.poison or "alice",
+                    "by": self.text("alice"),
                     "at": self.now - 86_400,
-                    "reason": self.poison or "Black Friday",
+                    "reason": self.text("Black Friday"),
                 },
             },
         }
+        found = [shaped(one, PartitionDescription) for one in partitions]
+        answer: dict[str, Any] = to_builtins(queue_state(namespace, queue, found))
+        return answer
 
     def partition(self, number: int, partition: int, row: dict[str, Any]) -> dict[str, Any]:
         count = row["partitions"]
+        counts = [count, max(1, count - (1 if count == 25 else 0)), 4]
         share = (0.4 + wave(number + partition * 5, self.now, 120)) / count
         return {
             "partition": partition,
             "node": f"{(partition % 3) * 7919 + 4242:08x}-2f6a-4c0e",
             "shard": partition % 4,
             "state": "read-only" if partition == 24 else "writable",
-            "counts": {
-                "read": count,
-                "write": max(1, count - (1 if count == 25 else 0)),
-                "version": 4,
-            },
+            "counts": counts,
+            "range_id": 6,
+            "read_level": 4_294_967_296,
+            "ack_level": 4_294_967_296,
             "backlog": int(row["backlog"] * share),
             "backlog_age_seconds": row["oldest_seconds"],
             "running": int(row["running"] * share + 0.5),
@@ -289,6 +307,14 @@ class World:
             "workers": [],
             "added_per_second": row["added_per_second"] * share,
             "finished_per_second": row["finished_per_second"] * share,
+            "added": 0,
+            "finished": 0,
+            "failed": 0,
+            "lost": 0,
+            "matched_at_once": 0,
+            "never_written": 0,
+            "wait_p50_seconds": 0.002,
+            "wait_p99_seconds": 0.009,
             "forwarded_tasks": int(self.now % 100_000 * (1 + partition % 4)) if partition else 0,
             "forwarded_offers": int(self.now % 100_000 * (partition % 3)) if partition else 0,
             "parent": None if partition == 0 else 0 if partition <= 4 else (partition - 1) // 5,
@@ -330,6 +356,7 @@ class World:
                     [0.009 + 0.4 * one**6 + 3 * two for one, two in zip(load, bad, strict=True)]
                 ),
             },
+            "unreachable": [],
         }
 
     # Tasks
@@ -378,12 +405,12 @@ class World:
             else state,
             "priority": 2,
             "added_at": self.now - 400 - at * 0.7,
-            "by": f"{self.poison or 'carol'}@10.0.0.{at % 9}",
+            "by": f"{self.text('carol')}@10.0.0.{at % 9}",
             "attempts": {"running": 1, "waiting": 0, "delayed": 2, "dead": 4, "ended": 1}[state],
             "retries": 2 if state == "delayed" else 0,
             "due_at": self.now + 34 if state == "delayed" else self.now - 300 - at * 0.7,
             "expires_at": 0.0,
-            "worker": "" if state == "waiting" else self.poison or f"worker-{at % 40:04}",
+            "worker": "" if state == "waiting" else self.text(f"worker-{at % 40:04}"),
             "started_at": self.now - 3 - at
             if state == "running"
             else self.now - 380 - at * 0.7
@@ -398,9 +425,9 @@ class World:
             "payload_bytes": 96 + at % 900,
             "withheld": "",
             "arguments": {
-                "address": self.poison or f"customer-{at}@example.com",
+                "address": self.text(f"customer-{at}@example.com"),
                 "order": 7_000_000 + at,
-                "lines": [1, 2, 3],
+                self.text("lines"): [1, 2, 3],
                 "card": "[hidden]",
             }
             if reveal
@@ -412,8 +439,8 @@ class World:
         for one in ERRORS:
             place -= one[3]
             if place < 0:
-                if self.poison and one is ERRORS[0]:
-                    return self.poison, self.poison, "failed", one[3]
+                if self.poisoned and one is ERRORS[0]:
+                    return POISON, POISON, "failed", one[3]
                 return one
         return ERRORS[-1]
 
@@ -480,21 +507,22 @@ class World:
                 {"at": task["ended_at"], "what": task["state"], "attempt": 1, "worker": worker}
             )
             events.append({"at": task["kept_until"], "what": "forgotten"})
+        nothing: dict[str, Any] = dict.fromkeys(("worker", "by", "error", "message"), "")
+        nothing |= {"attempt": 0, "forwarded": False, "omitted": 0}
         return {
             "task": task,
-            "events": events,
+            "events": [nothing | event for event in events],
             "node": "00001092-2f6a-4c0e",
             "shard": partition,
             "retention": 600.0,
             "timeout": 30.0,
             "lease_until": self.now + 9 if state == "running" else 0.0,
-            "traceback": (self.poison or TRACEBACK) if state == "dead" and reveal else "",
-            "result": {"sent": True, "to": self.poison or "customer"}
+            "traceback": self.text(TRACEBACK) if state == "dead" and reveal else "",
+            "result": {self.text("sent"): True, "to": self.text("customer")}
             if state == "ended" and reveal
             else None,
             "result_withheld": "" if reveal else "permission",
-            "progress": "",
-            "function": "send_mail",
+            "function": self.text("send_mail"),
         }
 
     def dead_groups(self, namespace: str, queue: str) -> dict[str, Any]:
@@ -505,8 +533,8 @@ class World:
             first = next(at for at in range(100) if self.error_of(at)[3] == percent)
             groups.append(
                 {
-                    "error": self.poison if self.poison and place == 0 else error,
-                    "message": self.poison or message,
+                    "error": POISON if self.poisoned and place == 0 else error,
+                    "message": self.text(message),
                     "reason": reason,
                     "count": dead * percent // 100,
                     "newest_at": self.now - 60 - place * 500,
@@ -514,7 +542,8 @@ class World:
                 }
             )
         groups = [one for one in groups if one["count"]]
-        return {"groups": groups, "more": False, "cursor": None, "unreachable": []}
+        answer = {"groups": groups, "looked_at": dead, "more": False, "cursor": None}
+        return {**answer, "unreachable": []}
 
     def act(self, body: dict[str, Any], namespace: str, queue: str) -> dict[str, Any]:
         if "ids" in body:
@@ -527,6 +556,7 @@ class World:
                 "added": added,
                 "matched": len(body["ids"]),
                 "cursor": None,
+                "unreachable": [],
             }
         number = self.number_of(namespace, queue)
         total = self.dead_of(number)
@@ -542,17 +572,18 @@ class World:
             "added": {},
             "matched": done,
             "cursor": str(end) if end < total else None,
+            "unreachable": [],
         }
 
     # Workers, queries, nodes
 
     def worker(self, number: int) -> dict[str, Any]:
         slots = (8, 16, 4, 100, 32)[number % 5]
-        busy = int(slots * wave(number, self.now, 200))
+        busy = max(int(self.poisoned), int(slots * wave(number, self.now, 200)))
         queues = ["/".join(self.names(number % 40 + one)) for one in range(1 + number % 4)]
         return {
-            "worker": f"{self.poison}{number}"
-            if self.poison and number < 5
+            "worker": f"{POISON}{number}"
+            if self.poisoned and number < 5
             else f"worker-{number:04}",
             "session": f"{number * 2_654_435_761 % 2**64:032x}",
             "queues": queues,
@@ -560,7 +591,7 @@ class World:
             "slots": slots,
             "busy": busy,
             "limit": max(busy, int(slots * 0.8)),
-            "limit_reason": "latency",
+            "limit_reason": self.text("latency"),
             "state": "offline" if number % 31 == 5 else "online",
             "online": number % 31 != 5,
             "suspected": False,
@@ -605,11 +636,11 @@ class World:
                 {
                     "gateway": "12345678",
                     "sequence": 9_000 + number,
-                    "user": (self.poison or "bob", "carol", "dave")[number % 3],
+                    "user": (POISON_NAME if self.poisoned else "bob", "carol", "dave")[number % 3],
                     "connection": "10.0.0.9:51234",
                     "namespace": namespace,
-                    "queue": self.names(number % 20 * 4)[1],
-                    "query": self.poison or "select * from quote where sym = 'ACME'",
+                    "queue": self.names(3 if self.poisoned else number % 20 * 4)[1],
+                    "query": self.text("select * from quote where sym = 'ACME'"),
                     "priority": 2,
                     "status": status,
                     "received_at": received,
@@ -619,11 +650,11 @@ class World:
                     else received + 0.4,
                     "worker": ""
                     if status in ("waiting", "refused")
-                    else f"worker-{number % 40:04}",
+                    else self.text(f"worker-{number % 40:04}"),
                     "error": {
-                        "failed": self.poison or "ValueError: no such symbol",
-                        "refused": "overloaded: The queue has 10,000 queries waiting.",
-                        "late": "deadline-exceeded: The deadline passed.",
+                        "failed": self.text("ValueError: no such symbol"),
+                        "refused": self.text("overloaded: The queue has 10,000 queries waiting."),
+                        "late": self.text("deadline-exceeded: The deadline passed."),
                     }.get(status, ""),
                     "bytes_in": 60,
                     "bytes_out": 0 if status in ("waiting", "refused") else 4_096 * (number % 7),
@@ -655,6 +686,8 @@ class World:
                     "requests_per_second": 4_000 * wave(node + one, self.now, 60),
                     "in_flight": 12,
                     "forwarded": 991,
+                    "received_forwarded": 990,
+                    "errors": {},
                     "loop_lag_seconds": 0.003 * wave(one, self.now, 30),
                     "parts": {
                         "writer": {"commits": 88_123, "partitions_waiting": one},
@@ -767,7 +800,7 @@ class World:
         return {
             "functions": [
                 {
-                    "function": self.poison or "send_mail",
+                    "function": self.text("send_mail"),
                     "parameters": [
                         {"name": "address", "type": "str", "required": True, "hidden": False},
                         {"name": "order", "type": "int", "required": True, "hidden": False},
@@ -779,15 +812,17 @@ class World:
                         },
                         {"name": "urgent", "type": "bool", "required": False, "hidden": False},
                         {
-                            "name": "colour",
-                            "type": ["values", "red", "blue"],
+                            "name": self.text("colour"),
+                            "type": ["values", self.text("red"), "blue"],
                             "required": False,
                             "hidden": False,
                         },
                         {"name": "card", "type": "str", "required": True, "hidden": True},
                     ],
                 }
-            ]
+            ],
+            "takes_anything": False,
+            "served_seconds_ago": 0.0,
         }
 
     # Requests
@@ -840,17 +875,35 @@ class World:
             case "pause_queue", (namespace, queue):
                 pause = {"by": "alice", "at": self.now, "reason": body["reason"]}
                 self.paused[f"{namespace}/{queue}"] = pause
+                return self.controls(pause)
             case "resume_queue", (namespace, queue):
                 self.paused[f"{namespace}/{queue}"] = {}
+                return self.controls(None)
+            case "set_queue", _:
+                return self.controls(None)
+            case "resize_queue", _:
+                return {"read": body["read"], "write": body["write"], "version": 5}
             case "purge_queue", _:
                 return {"tasks": {"waiting": 412}, "cursor": None, "unreachable": []}
+            case "delete_queue", _:
+                return {"partitions": 25, "tasks": 412, "dead": 0, "workers": 1}
+            case (("worker_offline" | "worker_online"), _):
+                return {"workers": [self.worker(0)]}
             case "add_task", (namespace, queue):
-                return {"id": f"{namespace}/{queue}/0/4294967300", "location": "/"}
+                name = f"{namespace}/{queue}/0/4294967300"
+                return {"id": name, "partition": 0, "sequence": 4294967300, "location": "/"}
+            case "cancel_task", _:
+                return {"state": "cancelled"}
             case "query", _:
                 return {"asked": body}
             case "cancel_query", (_, sequence):
                 return {"sequence": sequence, "state": "cancelling"}
-        return {}
+        raise Refusal(404, "unknown-route", f"There is no action {handler}.")
+
+    def controls(self, pause: dict[str, Any] | None) -> dict[str, Any]:
+        """Answer that the controls of a queue have changed."""
+        controls = {"version": 8, "pause": pause}
+        return {"controls": controls, "changed": True, "partitions": 25, "told": 25}
 
 
 STATES: Final = ("running", "waiting", "delayed", "dead", "ended")

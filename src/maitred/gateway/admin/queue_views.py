@@ -20,7 +20,7 @@ from maitred.protocol.tasks import PartitionDescription, Signatures, SignaturesF
 from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from maitred.gateway.admin.caller import AdminCaller
     from maitred.gateway.admin.requesting import RequestingGateway
@@ -36,25 +36,7 @@ class QueueViews:
         self, _caller: AdminCaller, _params: Mapping[str, Any], namespace: str, queue: str
     ) -> QueueState:
         """Return the description of all partitions of a queue, and their sums."""
-        found = await self._gateway.describe(namespace, queue)
-        answered = [one for one in found if isinstance(one, PartitionDescription)]
-        root = answered[0]
-        return QueueState(
-            namespace=namespace,
-            queue=queue,
-            backlog=sum(one.backlog for one in answered),
-            running=sum(one.running for one in answered),
-            later=sum(one.later for one in answered),
-            dead=sum(one.dead for one in answered),
-            offers=sum(one.offers for one in answered),
-            stored=root.queue_stored,
-            namespace_stored=root.namespace_stored,
-            workers=sorted({worker for one in answered for worker in one.workers}),
-            served_seconds_ago=root.served_seconds_ago,
-            controls=root.controls,
-            settings=root.all_settings,
-            partitions=[_told(number, one) for number, one in enumerate(found)],
-        )
+        return queue_state(namespace, queue, await self._gateway.describe(namespace, queue))
 
     async def handlers(
         self, _caller: AdminCaller, _params: Mapping[str, Any], namespace: str, queue: str
@@ -77,6 +59,31 @@ class QueueViews:
             takes_anything=len(shapes) < len(answer.signatures) or not shapes,
             served_seconds_ago=answer.served_seconds_ago,
         )
+
+
+def queue_state(
+    namespace: str, queue: str, found: Sequence[PartitionDescription | MaitredError]
+) -> QueueState:
+    """Return the sums over the partitions that answered, and what the root tells of the queue; the
+    root is the first."""
+    answered = [one for one in found if isinstance(one, PartitionDescription)]
+    root = answered[0]
+    return QueueState(
+        namespace=namespace,
+        queue=queue,
+        backlog=sum(one.backlog for one in answered),
+        running=sum(one.running for one in answered),
+        later=sum(one.later for one in answered),
+        dead=sum(one.dead for one in answered),
+        offers=sum(one.offers for one in answered),
+        stored=root.queue_stored,
+        namespace_stored=root.namespace_stored,
+        workers=sorted({worker for one in answered for worker in one.workers}),
+        served_seconds_ago=root.served_seconds_ago,
+        controls=root.controls,
+        settings=root.all_settings,
+        partitions=[_told(number, one) for number, one in enumerate(found)],
+    )
 
 
 def _told(number: int, one: PartitionDescription | MaitredError) -> dict[str, Any]:

@@ -117,7 +117,8 @@ export class Live {
   }
 
   look() {
-    const wanted = this.paths.length > 0 && document.visibilityState === "visible" && (watched || pinned);
+    // A view that was left may still refresh its stream, when the answer to an action comes.
+    const wanted = streams.has(this) && this.paths.length > 0 && document.visibilityState === "visible" && (watched || pinned);
     if (!wanted) this.stop();
     else if (this.abort === null && this.timer === 0) this.run();
   }

@@ -181,7 +181,7 @@ export class QueuePage {
     });
     if (!values) return;
     const done = await act(() => del(path(this.where, { force: holds ? "true" : "" })), `${name} is deleted.`);
-    if (done !== null) go(place(["queues"]));
+    if (done !== null && this.app.view === this) go(place(["queues"]));
   }
 
   async setPartitions() {

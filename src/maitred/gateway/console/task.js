@@ -50,7 +50,8 @@ export class TaskPage {
 
   async act(action) {
     const answer = await change(this.namespace, this.queue, action, [`${this.partition}/${this.sequence}`]);
-    if (answer === null) return;
+    // Who went elsewhere meanwhile stays there.
+    if (answer === null || this.app.view !== this) return;
     const added = Object.values(answer.added ?? {})[0];
     if (added) go(place(["tasks", this.namespace, this.queue, ...added.split("/").slice(-2)]));
     else this.live.refresh();
@@ -197,7 +198,7 @@ export class TaskPage {
   }
 
   outcome() {
-    const { task, traceback, result, result_withheld: withheld, progress } = this.found;
+    const { task, traceback, result, result_withheld: withheld } = this.found;
     const failed = task.error || task.reason;
     return h(
       "section",
@@ -206,7 +207,6 @@ export class TaskPage {
       failed ? h("p", { class: "problem" }, h("strong", {}, task.error || task.reason), task.message ? ` ${task.message}` : "") : null,
       failed && task.error && task.reason && task.reason !== task.error && task.reason !== "failed" ? h("p", { class: "dim" }, `The last attempt: ${task.reason}.`) : null,
       traceback ? textBox("Traceback", traceback) : null,
-      progress ? h("p", {}, progress) : null,
       result !== null && result !== undefined && !(withheld ?? "") && task.state === "done"
         ? textBox("Result", json(result))
         : task.state === "done"
