@@ -211,9 +211,14 @@ class Ledger:
             return True
         in_hand = self.fresh.pop(sequence, None) or self.held.pop(sequence, None)
         if in_hand is None or task.segment is not None or task.later_stored:
-            self.pending.ends.add(sequence)
+            pending = self.pending
+            pending.ends.add(sequence)
             self._removed(task, now)
-            self._wait_for(ticket)
+            # `_wait_for`, without a call for each task.
+            tickets = pending.tickets
+            if ticket is not None and not (tickets and tickets[-1] is ticket):
+                ticket.left += 1
+                tickets.append(ticket)
             return True
         # A row of its own may be pending, because a commit that had it failed.
         self.pending.later.pop(sequence, None)

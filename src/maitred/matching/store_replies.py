@@ -228,9 +228,13 @@ class StoreReplies:
                 quota.wrote(written)
         for state, members, parked in batch.written:
             for task in members:
-                if task.ticket is not None:
-                    self._tickets.safe(task.ticket)
+                ticket = task.ticket
+                if ticket is not None:  # `Tickets.safe`, without a call for each task
                     task.ticket = None
+                    ticket.left -= 1
+                    ticket.done += 1
+                    if not ticket.left:
+                        self._tickets.settle(ticket)
                 if task.state is PARKED:
                     self._tasks.pop(task.sequence, None)
             if parked:

@@ -8,6 +8,7 @@ connection, and across a restart of the node.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from maitred.client.enqueue_batches import PIECE_BYTES
@@ -98,6 +99,8 @@ class CompletionReports:
             for piece in pieces(ends):
                 self._messages += 1
                 self._unanswered += 1
+                if not origin.sending:
+                    origin.unanswered_since = now
                 origin.sending[self._messages] = (now, piece)
                 self._send(origin, self._messages)
 
@@ -114,7 +117,9 @@ class CompletionReports:
                 self._loop.call_later(seconds, self._send, origin, number)
                 return
             self._answered(origin, ends, answer)
-            del origin.sending[number]
+            sending = origin.sending
+            del sending[number]
+            origin.unanswered_since = next(iter(sending.values()))[0] if sending else inf
             self._unanswered -= 1
             if self._settled is not None and not self._unanswered and not self._settled.done():
                 self._settled.set_result(None)

@@ -7,6 +7,7 @@ clean up before the end is reported all the same.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.protocol.tasks import DONE
@@ -68,6 +69,8 @@ class Origin:
         self.sending: dict[int, tuple[float, list[End]]] = {}
         """Messages with ends that the node has not answered yet, by a number of their own, and the
         loop's time at which each was first sent: the oldest first."""
+        self.unanswered_since = inf
+        """The loop's time at which the oldest of these was first sent; infinity without one."""
         self.beating = False
         """Whether heartbeats for this partition are under way."""
 

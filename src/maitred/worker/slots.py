@@ -13,11 +13,12 @@ from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, E
 from maitred.telemetry.tracing import TaskId
 from maitred.trace_context import NOT_RECORDED
 from maitred.worker import outcomes
+from maitred.worker.completions import SLOW_SECONDS
 from maitred.worker.execution import Execution
 from maitred.worker.lifecycle import SERVING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from maitred.protocol.tasks import Given
     from maitred.worker.capacity import Capacity
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 GIVEN_ELSEWHERE: Final = "a lease was lost: the node gives the task to another worker"
 GIVEN_AGAIN: Final = "a lease was lost: the node gives the task to this worker again"
 """Log lines about an attempt that the node has given up."""
+
+LOOKED_FOR: Final = 32
+"""Up to this attempt, each earlier one is looked for by its number, in less than two microseconds.
+From a later one on, all tasks of the partition that run are looked at, which may be thousands."""
 
 
 class WorkerSlots:
@@ -99,17 +104,14 @@ class WorkerSlots:
         statistics = self._statistics
         key = (given.sequence, given.attempt)
         if key in origin.running or (
-            origin.sending and self._completions.has_ended(origin, key, now)
+            now - origin.unanswered_since >= SLOW_SECONDS
+            and self._completions.has_ended(origin, key, now)
         ):
             # The previous owner of the partition gave this attempt to this worker.
             self._freed()
             return
         if given.attempt > 1:
-            # The node has given up an earlier attempt that still runs here. Two attempts at a task
-            # must not be in one heartbeat: its answer names tasks.
-            for earlier in list(origin.running.values()):
-                if earlier.key[0] == given.sequence:
-                    self.lost(earlier, GIVEN_AGAIN)
+            self._give_up_earlier(origin, given)
         if (
             self.lifecycle.phase is not SERVING
             or statistics.busy >= statistics.slots
@@ -151,6 +153,18 @@ class WorkerSlots:
         if given.timeout:
             execution.limit(given.timeout)
 
+    def _give_up_earlier(self, origin: Origin, given: Given) -> None:
+        """Stop an earlier attempt at the task that still runs here: the node has given it up. Two
+        attempts at a task must not be in one heartbeat, whose answer names tasks."""
+        running, sequence = origin.running, given.sequence
+        numbers: Iterable[int] = range(1, given.attempt)
+        if given.attempt > LOOKED_FOR:
+            numbers = [number for one, number in running if one == sequence]
+        for number in numbers:
+            earlier = running.get((sequence, number))
+            if earlier is not None:
+                self.lost(earlier, GIVEN_AGAIN)
+
     def _unreadable(self, served: Served, origin: Origin, given: Given, ending: Ending) -> None:
         self.count(FAILED)
         key, (how, body) = (given.sequence, given.attempt), ending
@@ -181,17 +195,27 @@ class WorkerSlots:
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """Free the slot of an attempt whose handler has ended, and report the end."""
-        self._statistics.busy -= 1
+        statistics, origin = self._statistics, execution.origin
+        statistics.busy -= 1
         now = self.loop.time()
-        self.capacity.ended(execution, now, good=ending[0] == DONE)
-        runs, seconds = execution.origin.runs, now - execution.begun_at
+        how, body = ending
+        good = how == DONE
+        self.capacity.ended(execution, now, good=good)
+        runs, seconds = origin.runs, now - execution.begun_at
         # `Histogram.add`, without a call for each task.
         runs.counts[0 if seconds <= SHORTEST_WORK else bisect_left(WORK_BOUNDS, seconds)] += 1
         runs.total += seconds
         if execution.span is not None:
             execution.end_span(execution.span, ending)
         if not execution.told:
-            self.tell(execution, ending)
+            if good and origin.ends:  # `tell`, without a call for each task
+                execution.told = True
+                sequence, attempt = key = execution.key
+                origin.running.pop(key, None)
+                origin.ends.append(End(sequence, attempt, execution.proof, how, body))
+                statistics.done += 1
+            else:
+                self.tell(execution, ending)
         self._freed()
 
     def lapsed(self, execution: Execution) -> None:

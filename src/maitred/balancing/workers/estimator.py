@@ -165,22 +165,26 @@ class LimitEstimator:
 
     def observe(self, serving: int, waiting: int, now: float) -> None:
         """Record that this many queries are served and this many wait, at every change."""
-        elapsed = now - self._since
-        if elapsed > 0.0:
-            if self._waiting:
-                self._saturated += elapsed
-                self._serving_while_saturated += elapsed * self._serving
-                self._waiting_area += elapsed * self._waiting
-            self._serving_area += elapsed * self._serving
-            self._since = now
-        elif elapsed < 0.0:  # the clock was set back: restart the window
-            self._since = now
-            self._restart(now)
+        if now != self._since:  # tasks of one answer begin at the same time
+            self._pass_time(now)
         # This runs twice per task, and comparisons cost a third of what calls of `max` do.
         self._serving = serving if serving > 0 else 0  # noqa: FURB136 - `max` is slow
         self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136 - `max` is slow
         if serving + waiting > self._peak:
             self._peak = serving + waiting
+
+    def _pass_time(self, now: float) -> None:
+        """Count what was served and what waited since the last change."""
+        elapsed = now - self._since
+        self._since = now
+        if elapsed < 0.0:  # the clock was set back: restart the window
+            self._restart(now)
+            return
+        if self._waiting:
+            self._saturated += elapsed
+            self._serving_while_saturated += elapsed * self._serving
+            self._waiting_area += elapsed * self._waiting
+        self._serving_area += elapsed * self._serving
 
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None:
         """Record how many queries the gateways count in flight, those on the network included.
