@@ -130,17 +130,18 @@ class Handler(Generic[Parameters, Result, Called]):
         if loop.time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, [payload])
         tracing = adding.tracing
-        trace = b"" if tracing is None else tracing.skipped()
-        if tracing is None or trace is not None:
-            added = await adding.add(self.conditions, payload, trace or b"")
+        if tracing is None:
+            partition, sequence, result = await adding.add(self.conditions, payload)
         else:
-            added = await self._add_traced(adding, tracing, payload)
-        partition, sequence, result = added
+            partition, sequence, result = await self._add_traced(adding, tracing, payload)
         return Task(self.app, self.queue, partition, sequence, self._read_result, result)
 
     async def _add_traced(
         self, adding: EnqueueBatches, tracing: Tracing, payload: bytes
     ) -> EnqueuedTask:
+        trace = tracing.skipped()
+        if trace is not None:
+            return await adding.add(self.conditions, payload, trace)
         name = f"{self.id.namespace}/{self.queue}"
         span = tracing.sends(name, 1)
         add = functools.partial(adding.add, self.conditions, payload, span.context)

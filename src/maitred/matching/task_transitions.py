@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from maitred.matching.task_ends import EndStatus
     from maitred.matching.task_results import TaskResults
 
-RUN_KEPT = 0.9
-"""Weight of the old mean run time at each new run."""
+RUN_WEIGHT = 0.1
+"""Weight of each new run in the mean run time."""
 
 LOST_REASON = "lost"
 """The reason for a retry after which nothing is known of how long the attempt ran."""
@@ -250,7 +250,7 @@ class OwnTasks:
         elif state is GIVEN:
             self.leases.pop(sequence, None)
             seconds = now - task.given_at
-            self._run_seconds += (1 - RUN_KEPT) * (seconds - self._run_seconds)
+            self._run_seconds += RUN_WEIGHT * (seconds - self._run_seconds)
             meter = self._meter
             if seconds == meter.alike_seconds:  # `QueueMeter.ran`, without a call for each task
                 meter.alike += 1

@@ -145,9 +145,11 @@ class WorkerSlots:
                     given.trace, task, given.attempt, worker=self._worker
                 )
         if served.is_async:
-            execution.task = self.loop.create_task(
-                execution.run(served.function, args, named), context=context
-            )
+            called = execution.run(served.function, args, named)
+            if context is None:
+                execution.task = self.loop.create_task(called)
+            else:
+                execution.task = self.loop.create_task(called, context=context)
         else:
             execution.begin_in_thread(served.function, args, named)
         if given.timeout:
