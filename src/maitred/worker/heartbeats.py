@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from maitred.errors import Cancelled, DeadlineExceeded, MaitredError, UnknownQueue
 from maitred.protocol.tasks import Heard, Heartbeat
+from maitred.worker.slots import GIVEN_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -104,6 +105,7 @@ class HeartbeatSender:
             while origin.running:
                 interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)
                 sent_at, reroutes = self._loop.time(), self._context.reroutes
+                self._give_up_earlier(origin)
                 mentioned = origin.running.copy()
                 try:
                     heard = await self._ask(origin, mentioned, interval)
@@ -129,6 +131,16 @@ class HeartbeatSender:
                         return  # only young tasks are left; the next look finds those that last
         finally:
             origin.beating = False
+
+    def _give_up_earlier(self, origin: Origin) -> None:
+        """Give up attempts at tasks of which another attempt began later, whatever their numbers:
+        an owner that lost commits may give a lower one. The answer names tasks, so that of two
+        attempts in one heartbeat both would be stopped."""
+        latest = {key[0]: execution for key, execution in origin.running.items()}
+        if len(latest) < len(origin.running):
+            for key, execution in list(origin.running.items()):
+                if latest[key[0]] is not execution:
+                    self._slots.lost(execution, GIVEN_AGAIN)
 
     async def _ask(
         self, origin: Origin, mentioned: dict[tuple[int, int], Execution], seconds: float
@@ -159,14 +171,15 @@ class HeartbeatSender:
     def _hear(
         self, origin: Origin, mentioned: dict[tuple[int, int], Execution], heard: Heard
     ) -> bool:
-        """Stop those of the mentioned attempts that the node lists; return whether any was running.
-        The node names tasks: a next attempt at one, which this worker was given meanwhile, goes
-        on."""
+        """Stop those of the mentioned attempts that the node lists; return whether the answer was
+        about any of them, so that the next heartbeat mentions others. The node names tasks: a next
+        attempt at one, which this worker was given meanwhile, goes on."""
         news = False
         lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
         for key, execution in mentioned.items():
             sequence, _ = key
             if origin.running.get(key) is not execution:
+                news = news or sequence in lost or sequence in revoked
                 continue
             if sequence in lost:
                 self._slots.lost(execution)
