@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.protocol.tasks import SignaturesFound
     from maitred.settings import Node
 
 
@@ -94,6 +95,35 @@ def test_a_text_that_may_have_hidden_values_is_recorded_as_a_hash(
     (record,) = queries(path)
     assert record["query_sha256"] == sha256(msgpack.encode(["4111-hidden"])).hexdigest()
     assert (record["user"], record["target"]) == ("bob", "default/echo")
+    assert "4111" not in path.read_text()
+
+
+class FaultyNode(FakeNode):
+    """Has a defect."""
+
+    async def request(self, _message: object, _timeout: float | None = None) -> SignaturesFound:
+        raise ZeroDivisionError
+
+
+def test_a_defect_at_the_question_costs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gateway.jsonl"
+    monkeypatch.setattr(audited_queries, "WAITING_MAX", 1)
+
+    async def scenario() -> None:
+        async with open_door(text_audit(tmp_path)) as place:
+            place.gateway.client = cast("AsyncClient", FaultyNode([PLAIN]))
+            await ask(place, query("echo", b'["4111-hidden"]', basic("bob", "b")))
+            await until(lambda: bool(queries(path)), "it is recorded")
+            (fields,) = [said for event, said in place.lines if "signatures not read" in event]
+            assert fields == {"namespace": "default", "queue": "echo"}
+            place.gateway.client = cast("AsyncClient", FakeNode([PLAIN]))
+            await ask(place, query("echo", b'["shown"]', basic("bob", "b")))
+            await until(lambda: len(queries(path)) == 2, "there is room again")
+
+    asyncio.run(scenario())
+    assert ["query_sha256" in one for one in queries(path)] == [True, False]
     assert "4111" not in path.read_text()
 
 

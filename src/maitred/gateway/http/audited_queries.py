@@ -100,8 +100,17 @@ class AuditedQueries:
     async def _record_later(self, namespace: str, queue: str, batch: _Batch) -> None:
         await asyncio.sleep(GATHER_SECONDS)
         del self._gathering[namespace, queue]
-        announced = await announced_signatures(self._gateway, namespace, queue)
-        self._record_all(batch, hides=may_hide(announced))
+        hides = True
+        try:
+            hides = may_hide(await announced_signatures(self._gateway, namespace, queue))
+        except Exception:
+            # A defect must not cost the records, nor the room that they take while they wait.
+            self._gateway.log.exception(
+                "signatures not read; queries are recorded with hashes",
+                namespace=namespace,
+                queue=queue,
+            )
+        self._record_all(batch, hides=hides)
 
     def _record_all(self, batch: _Batch, *, hides: bool) -> None:
         self._waiting.remove(batch)
