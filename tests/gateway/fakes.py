@@ -121,7 +121,7 @@ class FakeAsking:
                 "It failed.", kind="ValueError", message="no", remote_traceback="line 1"
             )
             running.finish(problem, "failed")
-        elif ask.queue in {"rows", "broken", "endless"}:
+        elif ask.queue in {"rows", "endless", *BREAKS}:
             rows = Rows(cast("Any", running), 4 * 2**20)
             running.finish(rows)
             self.tasks.append(asyncio.ensure_future(self._stream(running, rows, first)))
@@ -140,9 +140,7 @@ class FakeAsking:
                 number += 1
             await asyncio.sleep(0)
         if not running.over:
-            running.end(
-                WorkerLost("The worker was lost.") if running.ask.queue == "broken" else None
-            )
+            running.end(BREAKS.get(running.ask.queue))
 
     def cancel(self, sequence: int) -> bool:
         for running in self.asked:
@@ -160,9 +158,16 @@ REFUSED: dict[str, MaitredError] = {
     "nobody": errors.NoWorker("Nobody serves it."),
     "unknown": errors.UnknownQueue("Nobody ever used it.", remedy="Did you mean 'echo'?"),
     "full": errors.Overloaded("Too much.", retry_after=2.2),
+    "later": errors.RemoteError("Of a later release.", code="made-up-1"),
     "bug": cast("MaitredError", ZeroDivisionError("a bug")),
 }
 
+
+BREAKS: dict[str, MaitredError] = {
+    "broken": WorkerLost("The worker was lost."),
+    "broken-later": errors.RemoteError("Of a later release.", code="made-up-2"),
+}
+"""How streams end, by queue; those of other queues end well."""
 
 PLAIN = encode_shape(HandlerShape("ask", [("text", "str", True)]))
 HIDING = encode_shape(HandlerShape("ask", [("text", "str", True)], ["text"]))

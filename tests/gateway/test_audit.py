@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from msgspec import msgpack
 
 from maitred.gateway.http import audited_queries
 from maitred.gateway.http.audited_queries import AuditedQueries
+from maitred.security.audit_records import TEXT_LETTERS, query_fields
 from maitred.settings import Audit
 from tests.gateway.fakes import HIDING, PLAIN, FakeNode, get, open_door, post, query, until
 from tests.gateway.test_users import ask, basic, node
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.protocol.tasks import SignaturesFound
     from maitred.settings import Node
 
 
@@ -94,6 +96,66 @@ def test_a_text_that_may_have_hidden_values_is_recorded_as_a_hash(
     (record,) = queries(path)
     assert record["query_sha256"] == sha256(msgpack.encode(["4111-hidden"])).hexdigest()
     assert (record["user"], record["target"]) == ("bob", "default/echo")
+    assert "4111" not in path.read_text()
+
+
+@pytest.mark.parametrize("announced", [PLAIN, HIDING])
+def test_short_arguments_are_decoded_or_hashed_and_not_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bytes
+) -> None:
+    path = tmp_path / "gateway.jsonl"
+    made: list[str] = []
+
+    def counted(choice: Literal["hash", "text"], payload: bytes) -> dict[str, str]:
+        made.append(choice)
+        return query_fields(choice, payload)
+
+    monkeypatch.setattr(audited_queries, "query_fields", counted)
+
+    async def scenario() -> None:
+        async with open_door(text_audit(tmp_path)) as place:
+            place.gateway.client = cast("AsyncClient", FakeNode([announced]))
+            bob = basic("bob", "b")
+            await ask(place, query("echo", b'["shown"]', bob))
+            await until(lambda: len(queries(path)) == 1, "it is recorded")
+            assert made == ["text" if announced is PLAIN else "hash"]
+            await ask(place, query("echo", b'["%b"]' % (b"x" * 2 * TEXT_LETTERS), bob))
+            await until(lambda: len(queries(path)) == 2, "so is a long one")
+
+    asyncio.run(scenario())
+    if announced is PLAIN:
+        short, long = (one["query"] for one in queries(path))
+        assert short.endswith("shown")
+        assert len(long) == TEXT_LETTERS
+    assert ["query_sha256" in one for one in queries(path)] == [announced is HIDING] * 2
+
+
+class FaultyNode(FakeNode):
+    """Has a defect."""
+
+    async def request(self, _message: object, _timeout: float | None = None) -> SignaturesFound:
+        raise ZeroDivisionError
+
+
+def test_a_defect_at_the_question_costs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gateway.jsonl"
+    monkeypatch.setattr(audited_queries, "WAITING_MAX", 1)
+
+    async def scenario() -> None:
+        async with open_door(text_audit(tmp_path)) as place:
+            place.gateway.client = cast("AsyncClient", FaultyNode([PLAIN]))
+            await ask(place, query("echo", b'["4111-hidden"]', basic("bob", "b")))
+            await until(lambda: bool(queries(path)), "it is recorded")
+            (fields,) = [said for event, said in place.lines if "signatures not read" in event]
+            assert fields == {"namespace": "default", "queue": "echo"}
+            place.gateway.client = cast("AsyncClient", FakeNode([PLAIN]))
+            await ask(place, query("echo", b'["shown"]', basic("bob", "b")))
+            await until(lambda: len(queries(path)) == 2, "there is room again")
+
+    asyncio.run(scenario())
+    assert ["query_sha256" in one for one in queries(path)] == [True, False]
     assert "4111" not in path.read_text()
 
 

@@ -34,6 +34,7 @@ from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.running_attempts import Inheritance
 from maitred.matching.slots import SlotRequest, WaitingOffer
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
+from maitred.matching.task_history import EndedTasks, no_history
 from maitred.matching.task_memory import TaskMemory
 from maitred.matching.task_searches import StoredRows
 from maitred.node.owned import Owned
@@ -202,6 +203,8 @@ class Driver:
         self.is_paused = False
         """Whether an operator has paused the queue."""
         self.shell = RecordedShell(lambda: self.now, self.store, self._recalled)
+        self.ended_tasks: EndedTasks | None = None
+        """The tasks that ended, if a process that loads the partition again still has them."""
         self.partition = self._load()
 
     def _load(self, inheritance: Inheritance | None = None) -> Partition:
@@ -224,6 +227,7 @@ class Driver:
             is_clustered=True,
             inheritance=inheritance,
             controls=decode_controls(acquired.controls, acquired.range_id),
+            ended_tasks=no_history() if self.ended_tasks is None else self.ended_tasks,
         )
         self.is_paused = partition.controls.pause is not None
         remember = partition.results.remember

@@ -291,6 +291,24 @@ def test_a_partition_that_is_let_go_leaves_the_row_that_it_was_to_write_to_memor
     assert (len(kept.row), len(kept.unstored)) == (0, 3)
 
 
+def test_a_row_that_was_written_while_the_partition_was_lost_is_not_written_again() -> None:
+    """A commit is under way when the shard lets the partition go, and loads it again later."""
+    driver = Driver(history=History(tasks=10, stored=True))
+    end(driver, 6)
+    taken = driver.partition.stored_history.take(driver.now)
+    assert taken is not None
+    driver.ended_tasks = driver.partition.ended_tasks
+    driver.partition.leave()
+    driver.store.write(taken.changes)
+    driver.crash()
+    assert len(driver.partition.ended_tasks.unstored) == 6
+    read(driver)
+    assert write(driver) == 0
+    end(driver, 4)
+    assert write(driver) == 4
+    assert len(rows(driver)) == 2, "ten tasks are stored, so the oldest row does not expire"
+
+
 def test_a_task_that_is_in_two_rows_takes_the_place_of_no_other() -> None:
     driver = Driver(history=History(tasks=10, stored=True))
     history = driver.partition.stored_history

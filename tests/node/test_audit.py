@@ -188,6 +188,35 @@ async def test_an_operator_who_is_no_admin_is_recorded_and_a_gateway_names_its_c
         assert (refused["user"], refused["allowed"]) == ("olga", False)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_a_wish_for_the_bodies_of_damaged_rows_is_recorded_if_it_is_refused(
+    tmp_path: Path, shards: int
+) -> None:
+    log = tmp_path / "audit"
+    users = USERS | {"olga": User(secret=cheaply(SECRET), permissions={"n": ["operate"]})}
+    async with stage(tmp_path, shards=shards, users=users, audit=audit(log)) as here:
+        boss, olga = await here.client("boss", SECRET), await here.client("olga", SECRET)
+        await boss.request(here.add(), SECONDS)
+        at = ("n", here.queue, 1, 0, 0)
+        for message in (
+            DamagedRows(*at, "list"),  # as clients of the release before ask, for no body
+            DamagedRows(*at, "show", [("dead", 1)], reveal=False),
+            DamagedRows(*at, "show", [("dead", 2)]),
+            ControlQueue(*at, "pause"),
+        ):
+            await do(olga, message)
+
+        def found(action: str) -> list[dict[str, Any]]:
+            return [one for number in range(shards) for one in told(log, action, number)]
+
+        await until(lambda: bool(found("control pause")))
+        (refused,) = found("damaged")
+        assert (refused["user"], refused["allowed"]) == ("olga", False)
+        assert "'admin'" in refused["reason"]
+        assert not found("damaged show")
+
+
 @in_a_loop
 async def test_changes_of_users(tmp_path: Path) -> None:
     log = tmp_path / "audit"

@@ -25,6 +25,7 @@ from maitred.node.partition_log import (
     PartitionLog,
 )
 from maitred.node.refusal_log import CAUSES_MAX, QUIET_SECONDS, ROUTINE, SERIOUS, RefusalLog
+from maitred.protocol.refusals import encode_error
 from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.outcomes import failure
@@ -208,6 +209,18 @@ def test_no_peer_can_make_more_lines_by_making_up_causes() -> None:
     log = RecordedLog()
     RefusalLog(Counter({f"code-{number}": 1 for number in range(10_000)}), log).look(0.0)
     assert len(log.lines) == CAUSES_MAX
+
+
+@in_a_loop
+async def test_unknown_codes_that_other_shards_answer_are_counted_together(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        await running.ready()
+        (connection,) = running.shard.connections
+        for number in range(3):
+            made_up = errors.RemoteError("Of a later release.", code=f"made-up-{number}")
+            connection.refuse(1, made_up)
+            connection.pass_error(1, encode_error(made_up))
+        assert running.shard.errors == {"other": 6}
 
 
 def test_causes_are_known_codes() -> None:

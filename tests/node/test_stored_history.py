@@ -224,7 +224,12 @@ async def test_a_history_for_which_quotas_have_no_room_is_told(
         said = one.node.log.lines
         await until(lambda: "history not stored" in [event for _, event, _ in said])
         (told,) = [fields for _, event, fields in said if event == "history not stored"]
-        assert (told["queue"], told["error"]) == ("mails", writer.NO_ROOM)
+        assert told == {
+            "namespace": "shop",
+            "queue": "mails",
+            "partition": 0,
+            "error": writer.NO_ROOM,
+        }
         assert stored(one) == 0
         assert len(await listed(client, "ended")) == 4
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from maitred.security import audit_log as module
 from maitred.security.audit_log import AuditFile, AuditLog, audit_log
 from maitred.security.audit_records import (
+    TEXT_LETTERS,
     AuditBound,
     encode_record,
     query_fields,
@@ -188,6 +189,16 @@ def test_what_is_told_of_a_query() -> None:
     (digest,) = query_fields("hash", b"select 1").values()
     assert len(digest) == 64
     assert "select" not in digest
+
+
+@given(
+    st.binary(max_size=8),
+    st.sampled_from([b"x", b"\xff", "\u00e4".encode(), "\u20ac".encode(), "\U0001f600".encode()]),
+)
+def test_the_text_of_a_long_query_is_its_beginning(first: bytes, letter: bytes) -> None:
+    payload = first + letter * 2 * TEXT_LETTERS
+    whole = payload.decode("utf-8", "backslashreplace")
+    assert query_fields("text", payload) == {"query": whole[:TEXT_LETTERS]}
 
 
 @given(st.lists(st.floats(0, 0.5), max_size=200), st.integers(1, 20))

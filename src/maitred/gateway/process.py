@@ -23,6 +23,7 @@ from maitred.logs import logger
 from maitred.monitor.loop_lag import LoopLag
 from maitred.node.control import Ready, StartGateway
 from maitred.node.exits import CUT_OFF, FINISHED
+from maitred.node.garbage import spare_the_collector
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard_requests import part_states
 from maitred.node.supervisor_link import (
@@ -30,7 +31,6 @@ from maitred.node.supervisor_link import (
     raise_file_limit,
     run_child,
     set_title,
-    spare_the_collector,
 )
 from maitred.protocol.access import ProcessState
 from maitred.security.audit_log import audit_log

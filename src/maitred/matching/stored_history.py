@@ -199,6 +199,7 @@ class StoredHistory:
         self._is_read = True
         self._blocks.extendleft(reading.blocks)
         self._tasks += sum(block.tasks for block in reading.blocks)
+        self._ended.leave_out(reading.seen)
         self._ended.restore(reading.tasks, now)
 
     # Writing

@@ -289,6 +289,11 @@ class EndedTasks:
         self.row.clear()
         self._drop_unstored(now)
 
+    def leave_out(self, stored: Container[int]) -> None:
+        """Do not store these tasks, because a row of the store has them: this shard lost the
+        partition while the commit with the row was under way."""
+        self.unstored = deque(task for task in self.unstored if task.sequence not in stored)
+
     def _refill(self, now: float) -> None:
         """Allow for further tasks: a second or more has passed since the last refill."""
         seconds = now - self._refilled_at

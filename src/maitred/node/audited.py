@@ -66,7 +66,7 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: RequestOri
 def tell_of_refusal(
     audit: AuditLog, opcode: int, problem: MaitredError, connection: RequestOrigin
 ) -> None:
-    """Record a request that its user is not permitted to make."""
+    """Record a request that its user is not permitted to make, or to see all of its answer."""
     try:
         name = Opcode(opcode).name.lower().replace("_", " ")
     except ValueError:

@@ -65,13 +65,19 @@ class NodeConnection(Handshake):
                 else:
                     self._cql(frame)
             except MaitredError as problem:
-                if isinstance(problem, PermissionDenied) and self.shard.audit is not None:
-                    tell_of_refusal(self.shard.audit, frame.opcode, problem, self)
+                if isinstance(problem, PermissionDenied):
+                    self.record_refusal(frame.opcode, problem)
                 self.refuse(frame.stream, problem)
             except (Exception, CancelledError) as problem:  # noqa: BLE001 - every request gets an answer
                 self.blame_ourselves(frame.stream, problem)
             if self.closing:
                 return
+
+    def record_refusal(self, opcode: int, problem: MaitredError) -> None:
+        """Record in the audit log that its user is not permitted to make a request, or to see all
+        of its answer."""
+        if self.shard.audit is not None:
+            tell_of_refusal(self.shard.audit, opcode, problem, self)
 
     def _request(self, frame: Frame, now: float) -> None:
         flags, stream, opcode, body = frame

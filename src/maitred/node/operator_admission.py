@@ -89,7 +89,12 @@ def _dead(message: DeadLetters, connection: RequestOrigin) -> None:
 def _damaged(message: DamagedRows, connection: RequestOrigin) -> None:
     if message.action not in LOOKS:
         _require(message, connection, "admin" if message.body else "operate")
+    wished = message.reveal
     _limit_reveal(message, connection, "admin")
+    # Clients of the release before wish for bodies in every request; only `show` answers with them.
+    if wished and not message.reveal and message.action == "show":
+        problem = denied(connection.user or None, "admin", message.namespace)
+        connection.record_refusal(message.opcode, problem)
 
 
 def _list_tasks(message: ListTasks, connection: RequestOrigin) -> None:

@@ -286,7 +286,8 @@ class Partitions(PartitionDriver):
                 acquired = await self._made(key, makes, waiting)
             owned = await self._owned(key, acquired, trust)
         except (MaitredError, _MissingError) as refused:
-            problem = refused
+            # The traceback's frames refer to the error: a cycle, which would keep the requests.
+            problem = refused.with_traceback(None)
         except Exception as failure:
             self.shard.log.exception(
                 "partition not loaded", queue=key.queue, partition=key.partition

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.security.permissions import Permissions
     from maitred.security.source import Source
 
@@ -39,3 +40,7 @@ class RequestOrigin(Protocol):
     @property
     def source(self) -> Source:
         """The address that the connection comes from."""
+
+    def record_refusal(self, opcode: int, problem: MaitredError) -> None:
+        """Record in the audit log that its user is not permitted to make a request, or to see all
+        of its answer."""

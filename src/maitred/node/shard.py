@@ -56,6 +56,7 @@ from maitred.node.worker_overview import WorkerOverview
 from maitred.node.worker_series import WorkerSeries
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
+from maitred.protocol.refusals import counted_code
 from maitred.security.audit_records import user_changes
 from maitred.security.authenticator import no_longer
 from maitred.security.guard import Guard
@@ -181,7 +182,7 @@ class Shard(RequestPlacement):
         self._on_drain: list[Callable[[], None]] = []
         """Called when the shard stops: each answers the requests that wait for news."""
         self.errors: Counter[str] = Counter()
-        """Errors that were sent as answers, by code."""
+        """Errors that were sent as answers, by `counted_code`."""
         self._refusals = RefusalLog(self.errors, log)
         self.told_of_credentials = False
         """Whether the log says that a caller sent credentials to this node without users."""
@@ -397,7 +398,7 @@ class Shard(RequestPlacement):
 
     def count_error(self, code: str) -> None:
         """Count an error that was sent as an answer."""
-        self.errors[code] += 1
+        self.errors[counted_code(code)] += 1
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Return the numbers of the shard's parts, by part."""

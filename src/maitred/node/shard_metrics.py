@@ -16,7 +16,6 @@ from maitred.metrics.histogram import WORK_BOUNDS
 from maitred.monitor.loop_lag import LoopLag
 from maitred.monitor.process_vitals import add_vitals
 from maitred.node.queue_gauges import QueueGauges, free_slots
-from maitred.protocol.refusals import by_known_code
 
 if TYPE_CHECKING:
     from maitred.matching.queue_meters import QueueCounts, QueueName
@@ -73,7 +72,7 @@ class ShardMetrics:
         samples.add(families.REQUESTS, shard.requests)
         samples.add(families.FORWARDED, shard.forwarded)
         samples.add(families.SHARED_SLOTS, self._partitions.supplies.free)
-        for code, count in by_known_code(shard.errors):
+        for code, count in sorted(shard.errors.items()):
             samples.add(families.ERRORS, count, code=code)
         for outcome, count in sorted(shard.authenticator.outcomes.items()):
             samples.add(families.LOGINS, count, outcome=outcome)

@@ -20,6 +20,7 @@ from maitred.errors import CannotStart, StoreUnavailable
 from maitred.logs import logger
 from maitred.node.control import Ready, Start
 from maitred.node.exits import CUT_OFF, FINISHED
+from maitred.node.garbage import spare_the_collector
 from maitred.node.node_membership import node_tls
 from maitred.node.shard import Shard
 from maitred.node.shard_metrics import ShardMetrics
@@ -28,7 +29,6 @@ from maitred.node.supervisor_link import (
     SupervisorLink,
     run_child,
     set_title,
-    spare_the_collector,
 )
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls

@@ -5,7 +5,6 @@ channel, and their limits.
 from __future__ import annotations
 
 import asyncio
-import gc
 import resource
 import signal
 import socket
@@ -51,11 +50,6 @@ AnyStart = TypeVar("AnyStart")
 
 RELOADS_MAX: Final = 100
 """Operators' requests for a reload of the node that wait in one process at a time."""
-
-COLLECT_AFTER: Final = 20_000
-"""How many new objects start a garbage collection. The tasks and requests in progress at a busy
-process are as many; a collection of them costs more than it frees: with Python's default of 700,
-collections took a tenth of a shard's CPU time."""
 
 
 def run_child(
@@ -229,15 +223,6 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS calls its limit infinite, and refuses to set it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def spare_the_collector() -> None:
-    """Make garbage collections rare. Objects that exist at the start stay; those of a request or
-    task are freed by reference counting. Only closed connections leave cycles, so few collections
-    do."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
 def set_title(name: str) -> None:

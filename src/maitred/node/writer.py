@@ -357,7 +357,13 @@ class Writer:
             return None
         write = history.take(now)
         if history.lacks_room:
-            self._history_warning.say(now, queue=owned.key.queue, error=NO_ROOM)
+            self._history_warning.say(
+                now,
+                namespace=owned.key.namespace,
+                queue=owned.key.queue,
+                partition=owned.key.partition,
+                error=NO_ROOM,
+            )
         return write
 
     async def _timed_commit(self, batches: list[Changes]) -> Iterable[PartitionKey]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import MsgspecError, msgpack, structs
 
+from maitred.matching.signatures import SIGNATURES_MAX
 from maitred.protocol.handler_shapes import known_shapes
 from maitred.protocol.tasks import Failure
 
@@ -63,8 +64,13 @@ def without_hidden(
 def may_hide(announced: list[bytes] | None) -> bool:
     """Return whether handlers that have announced this may hide an argument: one does, or announced
     it in a form of a later release, or nothing is known. Nothing is known of a queue that no worker
-    served in the last day, and None stands for a queue whose root did not answer."""
-    if not announced:
+    served in the last day, and None stands for a queue whose root did not answer.
+
+    An empty signature is of a worker that announces none. A root of the release before writes it
+    also in place of `FURTHER`, for all signatures beyond those that it remembers, so among as many
+    it may stand for handlers that hide arguments.
+    """
+    if not announced or (b"" in announced and len(announced) >= SIGNATURES_MAX):
         return True
     told = [one for one in announced if one]
     shapes = known_shapes(told)

@@ -9,15 +9,11 @@ that does not know them does not look.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maitred import errors
 from maitred.errors import UNKNOWN, MaitredError, RemoteError, RequestOutcome, printable
 from maitred.protocol.notation import Reader, integer, string, string_map
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SERVER_ERROR: Final = 0x0000
 
@@ -50,13 +46,11 @@ def number_of(error: MaitredError) -> int:
     return next((number for kind, number in _NUMBERS if isinstance(error, kind)), _SERVER_ERROR)
 
 
-def by_known_code(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return counts of errors by code, in the order of the codes, and all codes that this release
-    does not know as `OTHER_CODE`: another process may be of a later release, or hostile."""
-    known: dict[str, int] = defaultdict(int)
-    for code, count in counts.items():
-        known[code if code in CLASSES else OTHER_CODE] += count
-    return sorted(known.items())
+def counted_code(code: str) -> str:
+    """Return the code under which an error is counted: its own, or `OTHER_CODE` if this release
+    does not know it. A process that answers with made-up codes must not fill the memory, the log
+    or the metrics of the process that counts them."""
+    return code if code in CLASSES else OTHER_CODE
 
 
 def encode_error(error: MaitredError) -> bytes:

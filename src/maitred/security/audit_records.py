@@ -28,6 +28,9 @@ TEXT_LETTERS: Final = 4_096
 """Longest text in a record, in characters; names are shorter, but the text of a query may not
 be."""
 
+LETTER_BYTES: Final = 4
+"""Most bytes of a letter in UTF-8."""
+
 LISTED: Final = 100
 """Most entries of one list in a record."""
 
@@ -57,7 +60,8 @@ def _cut(value: object) -> object:
 def query_fields(choice: Literal["none", "hash", "text"], payload: bytes) -> dict[str, str]:
     """Return what a record tells of a query: its text, or a hash by which two can be compared."""
     if choice == "text":
-        return {"query": payload.decode("utf-8", "backslashreplace")[:TEXT_LETTERS]}
+        beginning = payload[: LETTER_BYTES * TEXT_LETTERS]
+        return {"query": beginning.decode("utf-8", "backslashreplace")[:TEXT_LETTERS]}
     return {"query_sha256": sha256(payload).hexdigest()}
 
 

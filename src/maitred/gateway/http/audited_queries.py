@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from maitred.gateway.admin.query_views import announced_signatures
 from maitred.protocol.private_data import may_hide
-from maitred.security.audit_records import query_fields
+from maitred.security.audit_records import TEXT_LETTERS, query_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,8 +36,17 @@ class _Record(NamedTuple):
     user: str
     source: object
     target: str
+    payload: bytes | None
+    """The arguments, if they are short: then what is told of them is made when it is known
+    whether that is the text or the hash."""
     text: dict[str, str]
     digest: dict[str, str]
+
+    def fields(self, *, hides: bool) -> dict[str, str]:
+        """Return what is told of the arguments, which may have hidden ones or not."""
+        if self.payload is not None:
+            return query_fields("hash" if hides else "text", self.payload)
+        return self.digest if hides else self.text
 
 
 class _Batch:
@@ -73,16 +82,18 @@ class AuditedQueries:
     ) -> None:
         """Record a query that has just arrived, now or when its handlers are known."""
         is_text = self._audit.queries == "text" and self._waiting_queries < WAITING_MAX
+        is_short = is_text and len(payload) <= TEXT_LETTERS
         record = _Record(
             at=self._gateway.surroundings.wall_clock(),
             user=user,
             source=source,
             target=f"{namespace}/{queue}",
-            text=query_fields("text", payload) if is_text else {},
-            digest=query_fields("hash", payload),
+            payload=payload if is_short else None,
+            text=query_fields("text", payload) if is_text and not is_short else {},
+            digest={} if is_short else query_fields("hash", payload),
         )
         if not is_text:
-            self._record(record, record.digest)
+            self._record(record, hides=True)
             return
         batch = self._gathering.get((namespace, queue))
         if batch is None:
@@ -100,22 +111,31 @@ class AuditedQueries:
     async def _record_later(self, namespace: str, queue: str, batch: _Batch) -> None:
         await asyncio.sleep(GATHER_SECONDS)
         del self._gathering[namespace, queue]
-        announced = await announced_signatures(self._gateway, namespace, queue)
-        self._record_all(batch, hides=may_hide(announced))
+        hides = True
+        try:
+            hides = may_hide(await announced_signatures(self._gateway, namespace, queue))
+        except Exception:
+            # A defect must not cost the records, nor the room that they take while they wait.
+            self._gateway.log.exception(
+                "signatures not read; queries are recorded with hashes",
+                namespace=namespace,
+                queue=queue,
+            )
+        self._record_all(batch, hides=hides)
 
     def _record_all(self, batch: _Batch, *, hides: bool) -> None:
         self._waiting.remove(batch)
         self._waiting_queries -= len(batch.records)
         for one in batch.records:
-            self._record(one, one.digest if hides else one.text)
+            self._record(one, hides=hides)
 
-    def _record(self, record: _Record, fields: dict[str, str]) -> None:
+    def _record(self, record: _Record, *, hides: bool) -> None:
         self._audit.record(
             "query",
             user=record.user,
             source=record.source,
             target=record.target,
             kind="query",
-            details=fields,
+            details=record.fields(hides=hides),
             at=record.at,
         )

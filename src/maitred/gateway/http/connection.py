@@ -26,6 +26,7 @@ from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader, Reader
 from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.sessions import CSRF_HEADER
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
+from maitred.protocol.refusals import counted_code
 from maitred.security.source import Source
 from maitred.trace_context import traceparent
 
@@ -55,7 +56,7 @@ class ConnectionListener(ReaderListener, Protocol):
     """The listener that accepted a connection; authenticates and serves its requests."""
 
     refused: Counter[str]
-    """Errors given as answers, by code; also those that broke off a stream."""
+    """Errors given as answers, by `counted_code`; also those that broke off a stream."""
     connections: dict[HttpConnection, None]
     """The open connections of callers of the HTTP API."""
     guard: Guard
@@ -421,7 +422,7 @@ class HttpConnection(HttpReader):
         for it."""
         if self._current is not request:
             return
-        self.listener.refused[problem.code] += 1
+        self.listener.refused[counted_code(problem.code)] += 1
         form = request.form or AS_JSON
         if form.name == "events":
             form = AS_JSON
@@ -474,7 +475,7 @@ class HttpConnection(HttpReader):
         that the caller sees that it is incomplete."""
         if self._current is not request:
             return
-        self.listener.refused[code] += 1
+        self.listener.refused[counted_code(code)] += 1
         self._over(request)
         self._stop_listening()
         self._forget_queue()
@@ -503,7 +504,7 @@ class HttpConnection(HttpReader):
 
     def _refuse(self, problem: MaitredError) -> None:
         """Answer an incomplete request with an error, and end the connection."""
-        self.listener.refused[problem.code] += 1
+        self.listener.refused[counted_code(problem.code)] += 1
         body = AS_JSON.value(told(problem, tracebacks=False))
         status = status_of(problem)
         self._write(

@@ -14,7 +14,6 @@ from maitred.gateway.http.openapi import document
 from maitred.metrics.exposition import CONTENT_TYPE, Samples, counter, gauge, gauges, page
 from maitred.metrics.families import GATEWAY_ERRORS, PROCESSES
 from maitred.monitor.process_vitals import add_vitals
-from maitred.protocol.refusals import by_known_code
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -109,7 +108,7 @@ class Pages:
         lines += counter(
             GATEWAY_ERRORS.name,
             GATEWAY_ERRORS.text,
-            [({"code": code}, count) for code, count in by_known_code(listener.refused)],
+            [({"code": code}, count) for code, count in sorted(listener.refused.items())],
         )
         lines += self._access_families()
         querying = self._gateway.querying
