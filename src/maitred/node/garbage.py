@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COLLECT_AFTER: Final = 20_000
 """How many new objects start a garbage collection. The tasks and requests in progress at a busy
 process are as many; a collection of them costs more than it frees: with Python's default of 700,
-collections took a tenth of a shard's CPU time."""
+collections took at least 2 % of a busy shard's CPU time."""
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the memory of the process; a look takes some 20 microseconds."""
