@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -195,10 +196,9 @@ async def test_a_process_looks_at_its_memory_from_its_start(
     monkeypatch.setattr(gc, "freeze", lambda: None)  # the other tests need what this would change
     monkeypatch.setattr(gc, "set_threshold", lambda *_given: None)
     monkeypatch.setattr(garbage_module, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(garbage_module, "GROWN_BYTES", 8 * 2**20)
-    monkeypatch.setattr(garbage_module, "GROWN_SHARE", 0.0)
+    memory = Memory(GROWN_BYTES)
+    monkeypatch.setattr(garbage_module, "GarbageLimit", partial(GarbageLimit, memory.used_bytes))
     spare_the_collector()
-    memory = Memory(0)
-    kept = b"x" * (16 * 2**20)
+    memory.make_cycle()
+    memory.used += GROWN_BYTES
     await until(memory.is_collected)
-    assert kept
