@@ -131,17 +131,17 @@ class Handler(Generic[Parameters, Result, Called]):
             await self._check(adding, [payload])
         tracing = adding.tracing
         if tracing is None:
-            partition, sequence, result = await adding.add(self.conditions, payload)
+            added = await adding.add(self.conditions, payload)
+        elif (trace := tracing.skipped()) is not None:
+            added = await adding.add(self.conditions, payload, trace)
         else:
-            partition, sequence, result = await self._add_traced(adding, tracing, payload)
+            added = await self._add_traced(adding, tracing, payload)
+        partition, sequence, result = added
         return Task(self.app, self.queue, partition, sequence, self._read_result, result)
 
     async def _add_traced(
         self, adding: EnqueueBatches, tracing: Tracing, payload: bytes
     ) -> EnqueuedTask:
-        trace = tracing.skipped()
-        if trace is not None:
-            return await adding.add(self.conditions, payload, trace)
         name = f"{self.id.namespace}/{self.queue}"
         span = tracing.sends(name, 1)
         add = functools.partial(adding.add, self.conditions, payload, span.context)

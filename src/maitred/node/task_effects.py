@@ -11,7 +11,7 @@ from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
 from maitred.protocol.tasks import Given, Heard, Offered, Outcome, Revoked
 from maitred.telemetry.tracing import TaskId
-from maitred.trace_context import is_recorded, is_wait_recorded
+from maitred.trace_context import NOT_RECORDED, is_recorded, is_wait_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -104,11 +104,14 @@ class TaskEffects:
     def _record_waits(self, tracing: Tracing, owned: Owned, given: list[Given]) -> None:
         key = owned.key
         for one in given:
-            if is_recorded(one.trace) and not is_wait_recorded(one.trace):
+            trace = one.trace
+            if not trace or trace == NOT_RECORDED:  # `is_recorded`, without a call for each task
+                continue
+            if is_recorded(trace) and not is_wait_recorded(trace):
                 task = TaskId(f"{key.namespace}/{key.queue}", one.partition, one.sequence)
                 forwarded = one.partition != key.partition
                 one.trace = tracing.waited(
-                    one.trace, task, one.attempt, one.waited, forwarded=forwarded
+                    trace, task, one.attempt, one.waited, forwarded=forwarded
                 )
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:

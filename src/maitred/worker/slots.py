@@ -69,6 +69,9 @@ class WorkerSlots:
         self._completions = completions
         self._statistics = context.statistics
         self._freed = freed
+        self.supply_soon = False
+        """Whether the worker is about to offer its free slots, so that it need not be told of one
+        more; set by the worker."""
         self.failures = context.failures
         self.tracing = context.tracing
         self._worker = context.name
@@ -94,7 +97,8 @@ class WorkerSlots:
     def leave(self) -> None:
         """Free a slot that `take` took."""
         self._statistics.busy -= 1
-        self._freed()
+        if not self.supply_soon:
+            self._freed()
 
     def begin(
         self, served: Served, given: Given, origin: Origin, now: float, lease_ends_at: float
@@ -218,7 +222,8 @@ class WorkerSlots:
                 statistics.done += 1
             else:
                 self.tell(execution, ending)
-        self._freed()
+        if not self.supply_soon:
+            self._freed()
 
     def lapsed(self, execution: Execution) -> None:
         """Return a task whose lease may have ended before its handler began, and free its slot."""

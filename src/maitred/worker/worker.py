@@ -107,7 +107,6 @@ class Worker:
         self.capacity = Capacity(
             settings, self.statistics, self._slot_freed, log, surroundings.cpu_times
         )
-        self._supply_soon = False
         sizes = (node.payload_bytes for node in client.nodes() if node.node)
         self._slots = WorkerSlots(
             context,
@@ -291,12 +290,12 @@ class Worker:
     # Supply
 
     def _slot_freed(self) -> None:
-        if not self._supply_soon:
-            self._supply_soon = True
+        if not self._slots.supply_soon:
+            self._slots.supply_soon = True
             self._loop.call_soon(self._supply)
 
     def _supply(self) -> None:
-        self._supply_soon = False
+        self._slots.supply_soon = False
         self._quiet.set()
         if self.lifecycle.phase is OFFLINE:
             self._attending.changed()
