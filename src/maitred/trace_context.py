@@ -31,10 +31,12 @@ NOT_RECORDED: Final = b"\x00"
 """The context of a task or query whose producer decided that its trace is not recorded."""
 
 _VERSION: Final = 1
-_HEAD: Final = 28
+HEAD_BYTES: Final = 28
+"""Length of a context without `tracestate`."""
+
 _WAIT_RECORDED: Final = 1
 
-TRACE_BYTES_MAX: Final = _HEAD + STATE_LETTERS
+TRACE_BYTES_MAX: Final = HEAD_BYTES + STATE_LETTERS
 """Longest context."""
 
 _TRACEPARENT: Final = re.compile(
@@ -56,7 +58,7 @@ def is_context(trace: bytes) -> bool:
     """Return whether the bytes name a trace. Others, also those of a later version, are carried
     along and not used."""
     return (
-        _HEAD <= len(trace) <= TRACE_BYTES_MAX
+        HEAD_BYTES <= len(trace) <= TRACE_BYTES_MAX
         and trace[0] == _VERSION
         and trace[4:20] != _NO_TRACE
         and trace[20:28] != _NO_SPAN
@@ -65,7 +67,7 @@ def is_context(trace: bytes) -> bool:
 
 def is_recorded(trace: bytes) -> bool:
     """Return whether the spans of this trace are recorded."""
-    return len(trace) >= _HEAD and trace[1] & SAMPLED == SAMPLED and is_context(trace)
+    return len(trace) >= HEAD_BYTES and trace[1] & SAMPLED == SAMPLED and is_context(trace)
 
 
 def trace_id_of(trace: bytes) -> int:
@@ -85,7 +87,7 @@ def flags_of(trace: bytes) -> int:
 
 def state_of(trace: bytes) -> str:
     """Return the `tracestate` of a context; empty if it has none that can stand in a header."""
-    state = trace[_HEAD:].decode("latin-1")
+    state = trace[HEAD_BYTES:].decode("latin-1")
     return state if state.isascii() and state.isprintable() else ""
 
 
@@ -106,7 +108,9 @@ def in_round(trace: bytes, number: int) -> bytes:
 
 def child_of(trace: bytes, span_id: int) -> bytes:
     """Return the context of another span of the same trace."""
-    return bytes((_VERSION, trace[1], 0, 0)) + trace[4:20] + span_id.to_bytes(8) + trace[_HEAD:]
+    return (
+        bytes((_VERSION, trace[1], 0, 0)) + trace[4:20] + span_id.to_bytes(8) + trace[HEAD_BYTES:]
+    )
 
 
 def waits_recorded(trace: bytes) -> bytes:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maitred.telemetry.exporting import CountingExporter
+from maitred.telemetry.otel_tracing import OpenTelemetryTracing
+from maitred.telemetry.quick_encoding import encoded
 from maitred.telemetry.quick_spans import MOST, QuickSpan, QuickSpans
 from maitred.telemetry.tracing import TaskId
-from maitred.trace_context import from_headers
+from maitred.trace_context import child_of, from_headers
 from tests.telemetry.recorded import RecordedTraces, links, parent_id, span_id, trace_id
 
 if TYPE_CHECKING:
@@ -142,3 +145,41 @@ def test_a_refused_batch_is_counted_as_lost() -> None:
     QuickSpans(ended.append, Resource({})).start("process", SpanKind.CONSUMER, {}, CALLER).end()
     exporter.export(ended)
     assert exporter.statistics() == {"spans_exported": 0, "spans_lost": 1}
+
+
+def test_quick_spans_are_encoded_as_opentelemetry_encodes_them() -> None:
+    """Plain ones are encoded by our own code, all others by OpenTelemetry's."""
+    spans: list[QuickSpan] = []
+    recorder = QuickSpans(spans.append, Resource.create({"service.name": "shop"}))
+    tracing = OpenTelemetryTracing(recorder, sample=1.0, random=lambda: 0.0)
+    task = TaskId("shop/mails", 3, 17)
+    sent = tracing.sends("shop/mails", 1)
+    many = tracing.sends("shop/mails", 40, child_of(sent.context, 5) + b"vendor=1")
+    waited = tracing.waited(sent.context, task, 1, 2.5, forwarded=True)
+    attempt = tracing.processes(waited, task, 1, worker="w")
+    retry = tracing.processes(waited, task, 2, worker="w")
+    query = tracing.queries("shop/price", b"", served=True)
+    answer = tracing.answers(query.context, "shop/price", "ab/9", worker="w")
+    touched = tracing.answers(query.context, "shop/price", "ab/10", worker="w")
+
+    def handler() -> None:
+        touched.enter()
+        trace.get_current_span().set_attribute("rows", 3)
+        trace.get_current_span().add_event("half")
+
+    contextvars.copy_context().run(handler)
+    sent.end(task="shop/mails/3/17")
+    many.end()
+    attempt.failed("ValueError", "no", "Traceback")
+    retry.end()
+    answer.end()
+    touched.end()
+    query.query_ended("done", "w", 1, "")
+    assert [one.is_plain for one in spans] == [True, True, False, False, False, True, False, True]
+    expected = encode_spans([one.readable() for one in spans])
+    ours = encoded(spans)
+    for message in (expected, ours):
+        for scope in message.resource_spans[0].scope_spans:
+            scope.spans.sort(key=lambda one: (one.trace_id, one.span_id))
+    assert ours == expected
+    assert encoded(spans[2:4]) == encode_spans([one.readable() for one in spans[2:4]])

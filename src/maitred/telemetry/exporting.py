@@ -76,7 +76,9 @@ def tracing_of_process(
     what is left is exported when the program ends."""
     described = resource(service, attributes)
     provider = TracerProvider(resource=described, shutdown_on_exit=False)
-    exporter = CountingExporter(_span_exporter(settings))
+    exporter = CountingExporter(
+        _span_exporter(settings), takes_quick=not _is_http(settings, "TRACES")
+    )
     batches = CountingBatches(exporter)
     provider.add_span_processor(batches)
     if log is None:
@@ -141,11 +143,9 @@ def _span_exporter(settings: Telemetry) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         return OTLPSpanExporter(endpoint=_path(endpoint, "v1/traces"))
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
-        OTLPSpanExporter as GrpcSpanExporter,
-    )
+    from maitred.telemetry.quick_encoding import QuickSpanExporter
 
-    return GrpcSpanExporter(endpoint=endpoint, insecure=_is_plain(endpoint))
+    return QuickSpanExporter(endpoint=endpoint, insecure=_is_plain(endpoint))
 
 
 def metric_exporter(settings: Telemetry) -> MetricExporter:
@@ -175,8 +175,10 @@ def _is_plain(endpoint: str | None) -> bool | None:
 class CountingExporter(SpanExporter):
     """Counts the spans that an exporter sent, and those that it lost."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, *, takes_quick: bool = False) -> None:
+        """`takes_quick` says that the exporter encodes quick spans itself."""
         self._exporter = exporter
+        self._takes_quick = takes_quick
         self.taken = 0
         """Spans that this was given."""
         self.exported = 0
@@ -189,8 +191,9 @@ class CountingExporter(SpanExporter):
         """Send the spans, and count them."""
         self.taken += len(spans)
         try:
-            readable = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
-            result = self._exporter.export(readable)
+            if not self._takes_quick:
+                spans = [one.readable() if isinstance(one, QuickSpan) else one for one in spans]
+            result = self._exporter.export(spans)  # type: ignore[arg-type]
         except BaseException:
             self.failed += len(spans)
             raise

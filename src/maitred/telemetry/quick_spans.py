@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 from maitred import __version__
 from maitred.telemetry.sdk_spans import SCOPE, exception_event, span_context_of
 from maitred.telemetry.tracing import RecordedSpan
-from maitred.trace_context import SAMPLED, child_of, packed
+from maitred.trace_context import HEAD_BYTES, SAMPLED, child_of, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,18 +54,18 @@ class QuickSpan(RecordedSpan):
     """A span that is recorded."""
 
     __slots__ = (
-        "_end_ns",
         "_error",
-        "_given",
-        "_kind",
-        "_parent",
         "_recorder",
-        "_start_ns",
         "added",
         "context",
+        "end_ns",
         "events",
+        "given",
+        "kind",
         "links",
         "name",
+        "parent",
+        "start_ns",
         "status",
     )
 
@@ -82,12 +82,12 @@ class QuickSpan(RecordedSpan):
     ) -> None:
         self._recorder = recorder
         self.name = name
-        self._kind = kind
-        self._given = given
-        self._parent = parent
+        self.kind = kind
+        self.given = given
+        self.parent = parent
         self.context = context
-        self._start_ns = start_ns
-        self._end_ns = 0
+        self.start_ns = start_ns
+        self.end_ns = 0
         self.links = [_link(parent, link)] if link else None
         self._error: tuple[str, str, str] | None = None
         # What the handler adds.
@@ -102,23 +102,36 @@ class QuickSpan(RecordedSpan):
     @property
     def has_ended(self) -> bool:
         """Whether the span has ended: another thread may read it, so it takes nothing more."""
-        return self._end_ns != 0
+        return self.end_ns != 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the span has no error, no link, no `tracestate`, and nothing that a handler
+        added."""
+        return (
+            self._error is None
+            and self.links is None
+            and self.added is None
+            and self.events is None
+            and self.status is None
+            and len(self.context) == HEAD_BYTES
+        )
 
     def enter(self) -> None:
         contexts.attach(set_span_in_context(HandlerSpan(self)))
 
     def note(self, attributes: Attributes) -> None:
-        self._given |= attributes
+        self.given |= attributes
 
     def finish(self, error: str = "", message: str = "", traceback: str = "") -> None:
         if error:
             self._error = (error, message, traceback)
-        self._end_ns = time_ns()
+        self.end_ns = time_ns()
         self._recorder.queue(self)
 
     def readable(self) -> ReadableSpan:
         """Return the span as exporters take it."""
-        attributes: dict[str, AnyValue] = {**self._given, **(self.added or {})}
+        attributes: dict[str, AnyValue] = {**self.given, **(self.added or {})}
         events = self.events or []
         status = self.status or _UNSET
         if self._error is not None:
@@ -127,19 +140,19 @@ class QuickSpan(RecordedSpan):
             status = Status(StatusCode.ERROR, message or kind)
             if traceback:
                 told = exception_event(kind, message, traceback)
-                events = [*events, Event("exception", told, self._end_ns)]
+                events = [*events, Event("exception", told, self.end_ns)]
         return ReadableSpan(
             name=self.name,
             context=span_context_of(self.context, is_remote=False),
-            parent=span_context_of(self._parent) if self._parent else None,
+            parent=span_context_of(self.parent) if self.parent else None,
             resource=self._recorder.resource,
             attributes=attributes,
             events=events,
             links=self.links or (),
-            kind=self._kind,
+            kind=self.kind,
             status=status,
-            start_time=self._start_ns,
-            end_time=self._end_ns,
+            start_time=self.start_ns,
+            end_time=self.end_ns,
             instrumentation_scope=_SCOPE,
         )
 
