@@ -29,6 +29,7 @@ SEEDS: dict[str, tuple[int, ...]] = {
     "frozen": (
         4,
         5000,  # A partition between child and root was let go as idle, with a task on its way up.
+        904201,  # A worker that was given the next attempt stopped it with the lost one.
     ),
     "cuts": (
         4,
