@@ -39,7 +39,8 @@ _UNSET: Final = Status()
 
 
 class QuickSpanExporter(OTLPSpanExporter):
-    """Exports spans by gRPC, also quick ones."""
+    """Exports spans by gRPC, also quick ones. The method that it replaces is not public: tests send
+    quick spans to a real receiver, and fail with a release of OpenTelemetry that lacks it."""
 
     def _translate_data(
         self, data: Sequence[ReadableSpan | QuickSpan]
@@ -50,31 +51,34 @@ class QuickSpanExporter(OTLPSpanExporter):
 def encoded(spans: Sequence[ReadableSpan | QuickSpan]) -> ExportTraceServiceRequest:
     """Return the message with these spans. The quick ones must be of one recorder, as those of a
     process are."""
-    plain = [one for one in spans if isinstance(one, QuickSpan) and one.is_plain]
-    others = [
-        one.readable() if isinstance(one, QuickSpan) else one
-        for one in spans
-        if not (isinstance(one, QuickSpan) and one.is_plain)
-    ]
+    plain: list[QuickSpan] = []
+    others: list[ReadableSpan] = []
+    for one in spans:
+        if not isinstance(one, QuickSpan):
+            others.append(one)
+        elif one.is_plain:
+            plain.append(one)
+        else:
+            others.append(one.readable())
     if not plain:
         return encode_spans(others)
     # The encoder describes the process and the scope of the first span; then that span goes.
     message = encode_spans([plain[0].readable(), *others])
     found = message.resource_spans[0].scope_spans[0].spans
     del found[0]
-    for one in plain:
-        trace, parent = one.context, one.parent
+    for span in plain:
+        trace, parent = span.context, span.parent
         found.add(
             trace_id=trace[4:20],
             span_id=trace[20:28],
             parent_span_id=parent[20:28],
-            name=one.name,
-            kind=_KINDS[one.kind],
-            start_time_unix_nano=one.start_ns,
-            end_time_unix_nano=one.end_ns,
+            name=span.name,
+            kind=_KINDS[span.kind],
+            start_time_unix_nano=span.start_ns,
+            end_time_unix_nano=span.end_ns,
             attributes=[
                 _attribute(key, value) if key in _OWN else _kept(key, value)
-                for key, value in one.given.items()
+                for key, value in span.given.items()
             ],
             status=_UNSET,
             flags=_REMOTE if parent else _LOCAL,
